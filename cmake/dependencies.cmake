@@ -1,0 +1,33 @@
+# Debian packages; see ARCHITECTURE.md for the reason behind each.
+find_package(PkgConfig REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+# Not find_package(dnnl): its config file asks for OpenCL's development files, which only its GPU engine needs.
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
+pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+find_path(NLOHMANN_JSON_INCLUDE nlohmann/json.hpp REQUIRED)
+find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
+
+# PCRE2 and utf8proc link statically where the archive is there, so that the binary travels.
+function(dflash_static_or_shared target library module)
+  find_library(${target}_ARCHIVE NAMES lib${library}.a)
+  pkg_check_modules(${target}_PC REQUIRED IMPORTED_TARGET ${module})
+  add_library(${target} INTERFACE)
+  if(${target}_ARCHIVE)
+    target_link_libraries(${target} INTERFACE ${${target}_ARCHIVE})
+    target_include_directories(${target} INTERFACE ${${target}_PC_INCLUDE_DIRS})
+  else()
+    target_link_libraries(${target} INTERFACE PkgConfig::${target}_PC)
+  endif()
+endfunction()
+dflash_static_or_shared(dflash_pcre2 pcre2-8 libpcre2-8)
+dflash_static_or_shared(dflash_utf8proc utf8proc libutf8proc)
+target_compile_definitions(dflash_pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8 PCRE2_STATIC)
+target_compile_definitions(dflash_utf8proc INTERFACE UTF8PROC_STATIC)
+
+add_library(dflash_dnnl INTERFACE)
+target_link_libraries(dflash_dnnl INTERFACE ${DNNL_LIBRARY})
+target_include_directories(dflash_dnnl INTERFACE ${DNNL_INCLUDE})

@@ -1,0 +1,16 @@
+# Flags hang on targets through this interface library, never on globals.
+add_library(dflash_flags INTERFACE)
+target_include_directories(dflash_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_compile_options(dflash_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Werror>)
+target_compile_definitions(dflash_flags INTERFACE $<$<BOOL:${DFLASH_ENABLE_ASSERTS}>:DFLASH_ENABLE_ASSERTS>)
+target_link_libraries(dflash_flags INTERFACE fmt::fmt)
+if(DFLASH_SANITIZE)
+  target_compile_options(dflash_flags INTERFACE -fsanitize=${DFLASH_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(dflash_flags INTERFACE -fsanitize=${DFLASH_SANITIZE})
+endif()
+
+# Index arithmetic mixes signed and unsigned by nature in kernels; everywhere else conversions are explicit.
+add_library(dflash_strict_flags INTERFACE)
+target_link_libraries(dflash_strict_flags INTERFACE dflash_flags)
+target_compile_options(dflash_strict_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wconversion>)

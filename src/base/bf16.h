@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+// bfloat16 and IEEE half as storage formats: conversions to and from float. bf16 rounds to nearest even; NaN stays NaN.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace dflash {
+
+inline float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+
+inline std::uint16_t float_to_bf16(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);
+    return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+
+inline float f16_to_float(std::uint16_t half) {
+    const std::uint32_t sign = (half & 0x8000U) << 16;
+    const std::uint32_t exponent = (half >> 10) & 0x1fU;
+    const std::uint32_t mantissa = half & 0x3ffU;
+    if (exponent == 0) {  // zero or subnormal: mantissa x 2^-24
+        const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
+        return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
+    }
+    if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000U | (mantissa << 13));
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+}
+
+}  // namespace dflash

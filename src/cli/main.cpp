@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+// Arguments in, exit code out: 0 done, 1 failed, 2 bad usage or bad input. The only place that catches.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "base/error.h"
+#include "cli/command.h"
+
+int main(int argc, char** argv) {
+    CLI::App app{"dflash trains, measures and runs DFlash drafters for speculative decoding."};
+    app.name("dflash");
+    app.set_version_flag("--version", "dflash " DFLASH_VERSION);
+    app.require_subcommand(1);
+    app.failure_message([](const CLI::App*, const CLI::Error& error) {
+        return std::string("dflash: ") + error.what() + " (see dflash --help)\n";
+    });
+    dflash::cli::Run run;
+    for (auto* add : {
+             // commands appear in --help in this order
+             &dflash::cli::add_tokenize_command,
+         }) {
+        add(app, run);
+    }
+    try {
+        app.parse(argc, argv);
+        return run();
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    } catch (const dflash::Error& error) {
+        std::fprintf(stderr, "dflash: %s\n", error.what());
+        return error.kind() == dflash::ErrorKind::kBadInput ? 2 : 1;
+    } catch (const std::bad_alloc&) {
+        std::fprintf(stderr, "dflash: out of memory; `dflash plan` says what a run needs\n");
+        return 1;
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "dflash: %s\n", error.what());
+        return 1;
+    }
+}

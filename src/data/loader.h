@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// Packing and prefetching. The order of micro-batches is a pure function of (data set, seed, epoch, token budget): documents are shuffled
+// by epoch, packed greedily into rows of at most `token_budget` tokens, longer documents truncated to it and counted.
+// Rank r of R takes micro-batches r, r + R, ...; every rank gets the same number (empty ones fill up).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/packed_batch.h"
+
+namespace dflash {
+
+// Documents (rows of the data set) of each micro-batch of an epoch, in order. Every document appears exactly once.
+std::vector<std::vector<std::int64_t>> pack_epoch(const Dataset& dataset, std::uint64_t seed, std::int64_t epoch,
+                                                  std::int64_t token_budget);
+
+// Fills `batch` from documents of the data set; documents over the budget are cut to it.
+void fill_batch(const Dataset& dataset, const std::vector<std::int64_t>& documents, std::int64_t token_budget,
+                PackedBatch& batch);
+
+struct LoaderSettings {
+    std::uint64_t seed = 0;
+    std::int64_t token_budget = 8192;
+    int rank = 0;
+    int ranks = 1;
+    int prefetch = 2;
+};
+
+// A background thread keeps `prefetch` batches ready. next() allocates nothing of size after the first epoch's order is known
+// (orders of later epochs reuse their storage).
+class Loader {
+public:
+    Loader(const Dataset& dataset, const LoaderSettings& settings);
+    ~Loader();
+    std::int64_t batches_in_epoch(std::int64_t epoch) const;  // of this rank
+    // Continue with this rank's micro-batch `cursor` of `epoch` (for resume).
+    void seek(std::int64_t epoch, std::int64_t cursor);
+    // The next micro-batch; valid until the next call. Runs on into the next epoch without end. Rethrows a thread's error.
+    const PackedBatch& next();
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dflash

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+// The drafter's trained tensors: names (the published ones), shapes, memory, initial values, reading and writing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "draft/draft_spec.h"
+#include "tensor/arena.h"
+#include "tensor/plan.h"
+
+namespace dflash {
+
+struct DraftLayerWeights {
+    Tensor input_norm, post_norm;                       // f32 (C)
+    Tensor q_proj, k_proj, v_proj, o_proj;              // f32 (out, in)
+    Tensor q_norm, k_norm;                              // f32 (D)
+    Tensor gate_proj, up_proj, down_proj;               // f32
+};
+// The same struct holds weights or gradients.
+struct DraftTensors {
+    Tensor fc;           // f32 (C, K*C)
+    Tensor hidden_norm;  // f32 (C)
+    Tensor norm;         // f32 (C)
+    std::vector<DraftLayerWeights> layers;
+};
+struct NamedTensor {
+    std::string name;  // published name, e.g. "layers.0.self_attn.q_proj.weight"
+    Tensor tensor;
+};
+// In a fixed order: the order of optimizer sums, of checkpoints and of reductions over ranks.
+std::vector<NamedTensor> named_tensors(const DraftTensors& tensors);
+
+struct DraftTensorDecl {
+    std::string name;
+    Shape shape;
+};
+std::vector<DraftTensorDecl> draft_tensor_table(const DraftSpec& spec);
+// Buffers "<prefix>.<name>".
+std::vector<BufferSpec> draft_tensor_buffers(const DraftSpec& spec, const std::string& prefix, Category category, Lifetime lifetime);
+DraftTensors bind_draft_tensors(const DraftSpec& spec, const std::string& prefix, const Arena& arena);
+
+// Normal(0, 0.02) for matrices, ones for norms; each tensor from its own random stream (its name), so shapes elsewhere do not matter.
+void initialise_draft(const DraftTensors& weights, std::uint64_t seed);
+// Published layout or unpruned speculators layout. Names and shapes are checked; all faults are listed at once.
+void load_draft(const std::string& folder, const DraftSpec& spec, const DraftTensors& weights);
+
+// What goes beside config.json as training.json: template, thinking, alignment, target fingerprint, settings.
+struct DraftProvenance {
+    Json training;  // object
+};
+// Writes config.json, model.safetensors (bf16, or f32) and training.json into `folder` (made; each file atomic).
+void save_draft(const std::string& folder, const DraftSpec& spec, const TargetConfig& target, const DraftTensors& weights,
+                const DraftProvenance& provenance, bool as_f32 = false);
+
+}  // namespace dflash

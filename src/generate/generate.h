@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// The draft-verify loop. Greedy output equals the target's own greedy output, token for token; sampled output follows the target's
+// distribution (speculative sampling: Leviathan et al. 2023, Chen et al. 2023). Acceptance length = tokens committed by verify steps / verify
+// steps; the prefill's token, tokens after an end token and beyond the limit do not count.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "draft/draft_model.h"
+#include "draft/draft_session.h"
+#include "target/target_session.h"
+
+namespace dflash {
+
+struct SamplingSettings {
+    double temperature = 0;  // 0: greedy
+    std::int64_t top_k = 0;  // 0: all
+    double top_p = 1;
+    std::uint64_t seed = 0;
+};
+
+struct GenerateSettings {
+    std::int64_t max_new_tokens = 256;
+    SamplingSettings sampling;
+    std::vector<std::int32_t> end_tokens;
+};
+
+struct GenerateResult {
+    std::vector<std::int32_t> output_ids;  // an end token is included when it ended the text
+    std::int64_t verify_steps = 0;
+    std::int64_t verified_tokens = 0;               // tokens committed by verify steps that count
+    std::vector<std::int64_t> accepted_by_slot;     // (W) [k]: verify steps in which draft k was accepted
+    std::vector<std::int64_t> proposed_by_slot;     // (W)
+    double prefill_ms = 0, decode_ms = 0;
+    bool ended = false;  // by an end token
+    double acceptance_length() const { return verify_steps == 0 ? 0.0 : static_cast<double>(verified_tokens) / static_cast<double>(verify_steps); }
+};
+
+// One sequence at a time over planned memory. Without a drafter every step commits one token (same row tile as with one).
+struct GeneratorSettings {
+    std::int64_t max_tokens = 0;   // prompt + new tokens
+    std::int64_t max_prompt = 0;
+    std::int64_t block_size = 16;  // the verify step's rows, also without a drafter
+};
+// All buffers of both sessions, one lifetime; and the workspace they need.
+std::vector<BufferSpec> generator_buffers(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings, Lifetime lifetime);
+std::vector<LinearShape> generator_linears(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings);
+std::size_t generator_workspace_bytes(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings, Device device);
+
+// Called with each batch of committed tokens; return false to stop.
+using TokenCallback = std::function<bool(std::span<const std::int32_t>)>;
+
+class Generator {
+public:
+    // `draft` may be null. The models' tensors and the arena must outlive the generator.
+    Generator(const TargetConfig& target, const TargetWeights& weights, const DraftModel* draft, const GeneratorSettings& settings,
+              const Arena& arena);
+    ~Generator();
+    GenerateResult generate(const Context& context, std::span<const std::int32_t> prompt, const GenerateSettings& settings,
+                            bool use_draft, const TokenCallback& on_tokens = {});
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dflash

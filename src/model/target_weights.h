@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+// Names, shapes and memory of the frozen target's weights. weight_table lists them once; the same list feeds the memory plan and the
+// loader. On the CPU all are f32. A tied head is the embedding itself: one buffer, counted once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/target_config.h"
+#include "tensor/arena.h"
+#include "tensor/plan.h"
+
+namespace dflash {
+
+// Which part is wanted: everything; or only what training from stored features needs (embedding, head, final norm).
+enum class TargetPart { kAll, kEmbeddingAndHead };
+
+// Buffers "target.<name>", names without the checkpoint's prefix: "embed_tokens.weight", "layers.3.self_attn.q_proj.weight", ...,
+// "norm.weight", "lm_head.weight" (untied only). `last_layer`: layers above it are left out (features end there); -1 = all.
+std::vector<BufferSpec> target_weight_buffers(const TargetConfig& config, TargetPart part, Lifetime lifetime,
+                                              std::int64_t num_layers = -1);
+
+struct AttentionWeights {
+    Tensor q_proj, k_proj, v_proj, o_proj;  // f32 (out, in); hybrid q_proj: 2 H D rows, query and gate interleaved per head
+    Tensor q_norm, k_norm;                  // f32 (D); undefined for Llama
+};
+struct DeltaWeights {
+    Tensor in_proj_qkv, in_proj_z, in_proj_b, in_proj_a;  // f32 (out, C)
+    Tensor conv;                                          // f32 (channels, K)
+    Tensor a_log, dt_bias;                                // f32 (nv)
+    Tensor norm;                                          // f32 (dv), plain
+    Tensor out_proj;                                      // f32 (C, nv dv)
+};
+struct TargetLayerWeights {
+    Tensor input_norm, post_norm;          // f32 (C)
+    AttentionWeights attention;            // full attention layers
+    DeltaWeights delta;                    // linear attention layers
+    Tensor gate_proj, up_proj, down_proj;  // f32
+};
+struct TargetWeights {
+    Tensor embedding;   // f32 (V, C)
+    Tensor final_norm;  // f32 (C)
+    Tensor head;        // f32 (V, C): the embedding when tied
+    std::vector<TargetLayerWeights> layers;
+};
+
+// Views into the arena by the names above.
+TargetWeights bind_target_weights(const TargetConfig& config, TargetPart part, const Arena& arena, std::int64_t num_layers = -1);
+struct TargetLoadReport {
+    std::int64_t loaded = 0, skipped_vision = 0, skipped_mtp = 0, skipped_unused_layers = 0;
+    std::vector<std::string> unexpected;  // warned about
+};
+// Fills them from the checkpoint folder (any name prefix of docs/formats.md). Missing tensors or wrong shapes: Error(kBadInput) with all names.
+TargetLoadReport load_target_weights(const std::string& folder, const TargetConfig& config, TargetPart part,
+                                     const TargetWeights& weights);
+// Identifies a target: SHA-256 over config, tensor names, shapes and samples of each tensor's bytes.
+std::string target_fingerprint(const std::string& folder);
+
+}  // namespace dflash

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// What the frozen target computes for one micro-batch, and where it comes from. Live (this device), stored (a features folder) and,
+// later, another device are sources behind one interface.
+#pragma once
+
+#include "data/packed_batch.h"
+#include "kernels/context.h"
+#include "tensor/tensor.h"
+
+namespace dflash {
+
+struct TargetFeatures {
+    Tensor taps;        // f32 (S, K*C): residual after each tapped layer, concatenated in tap order; never normed
+    Tensor final_state; // optional f32 (S, C): after the last norm; needed by the kl loss
+};
+
+// A micro-batch with its features; both stay valid until the source's next call.
+struct FeatureBatch {
+    const PackedBatch* batch = nullptr;
+    TargetFeatures features;
+};
+
+class FeatureSource {
+public:
+    virtual ~FeatureSource() = default;
+    virtual std::int64_t batches_in_epoch(std::int64_t epoch) const = 0;
+    virtual void seek(std::int64_t epoch, std::int64_t cursor) = 0;
+    virtual FeatureBatch next(const Context& context) = 0;
+};
+
+}  // namespace dflash

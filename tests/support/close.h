@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// The one comparison of the tests: relative RMS, written so that NaN, a wrong size or an empty input fails, with the worst index printed.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace dflash::testing {
+
+// Bounds by kind of comparison; a test names one and never writes a literal.
+struct Tolerance {
+    double relative_rms;
+};
+inline constexpr Tolerance kOpF32{2e-6};         // one f32 op against the double reference
+inline constexpr Tolerance kGradientF32{1e-5};   // an f32 backward op against the double reference
+inline constexpr Tolerance kModelF32{1e-5};      // a whole tiny model in f32
+inline constexpr Tolerance kChunkF32{1e-6};      // the same computation cut differently
+inline constexpr Tolerance kOpBf16{6e-3};        // one bf16 op
+
+// rms(got - ref) / rms(ref); the plain RMS of the difference where ref is zero throughout. NaN stays NaN.
+template <typename A, typename B>
+double relative_rms(std::span<const A> got, std::span<const B> ref) {
+    if (got.size() != ref.size() || got.empty()) return std::numeric_limits<double>::quiet_NaN();
+    double difference = 0;
+    double magnitude = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        const double d = static_cast<double>(got[i]) - static_cast<double>(ref[i]);
+        difference += d * d;
+        magnitude += static_cast<double>(ref[i]) * static_cast<double>(ref[i]);
+    }
+    return std::sqrt(magnitude > 0 ? difference / magnitude : difference / static_cast<double>(got.size()));
+}
+
+template <typename A, typename B>
+::testing::AssertionResult close(std::span<const A> got, std::span<const B> ref, Tolerance tolerance) {
+    if (got.size() != ref.size()) {
+        return ::testing::AssertionFailure() << "sizes differ: " << got.size() << " against " << ref.size();
+    }
+    if (got.empty()) return ::testing::AssertionFailure() << "nothing to compare";
+    const double error = relative_rms(got, ref);
+    if (error <= tolerance.relative_rms) return ::testing::AssertionSuccess();
+    std::size_t worst = 0;
+    double worst_difference = -1;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        const double d = std::abs(static_cast<double>(got[i]) - static_cast<double>(ref[i]));
+        if (!(d <= worst_difference)) {
+            worst = i;
+            worst_difference = d;
+            if (std::isnan(d)) break;
+        }
+    }
+    return ::testing::AssertionFailure() << "relative RMS " << error << " over " << tolerance.relative_rms << "; worst at [" << worst
+                                         << "]: " << got[worst] << " against " << ref[worst];
+}
+
+inline std::span<const float> f32_span(const Tensor& tensor) {
+    return {tensor.f32(), static_cast<std::size_t>(tensor.elements())};
+}
+inline ::testing::AssertionResult close(const Tensor& got, const Tensor& ref, Tolerance tolerance) {
+    return close(f32_span(got), f32_span(ref), tolerance);
+}
+inline ::testing::AssertionResult close(const Tensor& got, const std::vector<double>& ref, Tolerance tolerance) {
+    return close(f32_span(got), std::span<const double>(ref), tolerance);
+}
+
+}  // namespace dflash::testing
