@@ -6,11 +6,11 @@
 
 #include "base/error.h"
 
-#define DFLASH_CHECK(condition, ...)                                                                \
-    do {                                                                                            \
-        if (!(condition)) {                                                                         \
+#define DFLASH_CHECK(condition, ...)                                                                              \
+    do {                                                                                                          \
+        if (!(condition)) {                                                                                       \
             ::dflash::throw_failed("{} [{} at {}:{}]", fmt::format(__VA_ARGS__), #condition, __FILE__, __LINE__); \
-        }                                                                                           \
+        }                                                                                                         \
     } while (false)
 
 #ifdef DFLASH_ENABLE_ASSERTS

@@ -13,9 +13,8 @@ int main(int argc, char** argv) {
     app.name("dflash");
     app.set_version_flag("--version", "dflash " DFLASH_VERSION);
     app.require_subcommand(1);
-    app.failure_message([](const CLI::App*, const CLI::Error& error) {
-        return std::string("dflash: ") + error.what() + " (see dflash --help)\n";
-    });
+    app.failure_message(
+        [](const CLI::App*, const CLI::Error& error) { return std::string("dflash: ") + error.what() + " (see dflash --help)\n"; });
     dflash::cli::Run run;
     for (auto* add : {
              // commands appear in --help in this order

@@ -14,17 +14,17 @@ namespace dflash {
 struct ChatMessage {
     std::string role;  // "system", "user", "assistant", "tool"
     std::string content;
-    std::string reasoning;       // reasoning_content / reasoning
-    std::string tool_calls;      // JSON array as in the row, empty when none
+    std::string reasoning;   // reasoning_content / reasoning
+    std::string tool_calls;  // JSON array as in the row, empty when none
 };
 
 struct ChatRow {
     std::string id;  // the row's "id" / "conversation_id" / "task_id", else its line number
     std::vector<ChatMessage> messages;
-    std::string tools;  // JSON array as in the row, empty when none
-    std::vector<std::int32_t> input_ids;   // ready rows
-    std::vector<std::uint8_t> loss_mask;   // ready rows
-    std::optional<std::string> prompt;     // raw text, for generation
+    std::string tools;                    // JSON array as in the row, empty when none
+    std::vector<std::int32_t> input_ids;  // ready rows
+    std::vector<std::uint8_t> loss_mask;  // ready rows
+    std::optional<std::string> prompt;    // raw text, for generation
     std::optional<std::vector<std::int32_t>> prompt_ids;
 };
 

@@ -16,8 +16,8 @@ enum class TemplateKind { kChatml, kQwen3, kQwen35, kLlama3 };
 
 struct ChatTemplate {
     TemplateKind kind = TemplateKind::kChatml;
-    bool thinking = false;        // --thinking on|off
-    std::string system;           // --system TEXT: used when a row has no system message; empty = none
+    bool thinking = false;  // --thinking on|off
+    std::string system;     // --system TEXT: used when a row has no system message; empty = none
     bool operator==(const ChatTemplate&) const = default;
 };
 const char* template_name(TemplateKind kind);

@@ -19,9 +19,9 @@ struct PrepareSettings {
     std::string target;               // folder with tokenizer.json (and tokenizer_config.json for --template auto)
     std::string out;                  // folder to make
     ChatTemplate chat_template;
-    std::int64_t max_length = 0;      // tokens a document may have; longer ones are truncated and counted; 0 = unlimited
-    bool strict = false;              // any refused row is an error
-    std::string split = "";           // reserved
+    std::int64_t max_length = 0;  // tokens a document may have; longer ones are truncated and counted; 0 = unlimited
+    bool strict = false;          // any refused row is an error
+    std::string split = "";       // reserved
 };
 struct PrepareReport {
     std::int64_t rows_in = 0, rows_used = 0, rows_truncated = 0;

@@ -18,8 +18,7 @@ std::vector<std::vector<std::int64_t>> pack_epoch(const Dataset& dataset, std::u
                                                   std::int64_t token_budget);
 
 // Fills `batch` from documents of the data set; documents over the budget are cut to it.
-void fill_batch(const Dataset& dataset, const std::vector<std::int64_t>& documents, std::int64_t token_budget,
-                PackedBatch& batch);
+void fill_batch(const Dataset& dataset, const std::vector<std::int64_t>& documents, std::int64_t token_budget, PackedBatch& batch);
 
 struct LoaderSettings {
     std::uint64_t seed = 0;

@@ -10,12 +10,12 @@
 namespace dflash {
 
 struct PackedBatch {
-    std::vector<std::int32_t> ids;             // (S) tokens
-    std::vector<std::uint8_t> loss_mask;       // (S) 1 = the assistant's own token
-    std::vector<std::int32_t> document;        // (S) index of the document within this batch, from 0
-    std::vector<std::int32_t> position;        // (S) position within the document, from 0
-    std::vector<std::int32_t> document_begin;  // (documents + 1) first row of each document, then S
-    std::vector<std::int64_t> row_of_document; // (documents) row of the prepared data set each document came from
+    std::vector<std::int32_t> ids;              // (S) tokens
+    std::vector<std::uint8_t> loss_mask;        // (S) 1 = the assistant's own token
+    std::vector<std::int32_t> document;         // (S) index of the document within this batch, from 0
+    std::vector<std::int32_t> position;         // (S) position within the document, from 0
+    std::vector<std::int32_t> document_begin;   // (documents + 1) first row of each document, then S
+    std::vector<std::int64_t> row_of_document;  // (documents) row of the prepared data set each document came from
     std::int64_t epoch = 0;
     std::int64_t index = 0;  // number of this micro-batch within its epoch, over all ranks
 

@@ -34,8 +34,8 @@ struct DraftStepSettings {
 
 // Which phases of the composed plan are which; made by train.
 struct DraftPhases {
-    int context = 0;            // fc and hidden_norm
-    std::vector<int> forward;   // (L)
+    int context = 0;           // fc and hidden_norm
+    std::vector<int> forward;  // (L)
     int loss = 0;
     std::vector<int> backward;  // (L) backward[i] is layer i's; runs L-1 .. 0
     int context_backward = 0;
@@ -56,11 +56,11 @@ struct DraftModel {
 
 // Per-slot statistics of a micro-batch, summed in double.
 struct LossStatistics {
-    double loss_sum = 0;     // sum of w * l
-    double weight_sum = 0;   // sum of w (after D-PACE)
+    double loss_sum = 0;               // sum of w * l
+    double weight_sum = 0;             // sum of w (after D-PACE)
     std::vector<double> slot_count;    // (W) rows with a label
     std::vector<double> slot_correct;  // (W) argmax equals the label
-    double accepted_sum = 0;  // over live anchors: length of the correct prefix of labelled slots
+    double accepted_sum = 0;           // over live anchors: length of the correct prefix of labelled slots
     std::int64_t anchors = 0;
     std::int64_t anchors_wanted = 0, anchors_eligible = 0;
     void add(const LossStatistics& other);

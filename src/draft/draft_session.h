@@ -12,8 +12,8 @@
 namespace dflash {
 
 struct DraftSessionSettings {
-    std::int64_t max_tokens = 0;   // context capacity
-    std::int64_t max_append = 0;   // most context rows appended at once (the prompt's chunk)
+    std::int64_t max_tokens = 0;  // context capacity
+    std::int64_t max_append = 0;  // most context rows appended at once (the prompt's chunk)
 };
 std::vector<BufferSpec> draft_session_buffers(const DraftSpec& spec, const DraftSessionSettings& settings, Lifetime lifetime);
 std::vector<LinearShape> draft_session_linears(const DraftSpec& spec, const DraftSessionSettings& settings);

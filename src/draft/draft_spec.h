@@ -17,24 +17,24 @@ enum class DraftLayerKind { kFullAttention, kSlidingAttention };
 
 struct DraftLayerSpec {
     DraftLayerKind kind = DraftLayerKind::kFullAttention;
-    std::int64_t window = 0;     // tokens, 0 in full layers
-    bool causal_block = false;   // slots see only slots <= their own: the servers' default in sliding layers
+    std::int64_t window = 0;    // tokens, 0 in full layers
+    bool causal_block = false;  // slots see only slots <= their own: the servers' default in sliding layers
     bool operator==(const DraftLayerSpec&) const = default;
 };
 
 struct DraftSpec {
-    std::int64_t block_size = 16;       // W, 2..64
-    std::int64_t alignment_shift = 0;   // slot k predicts position p + k + shift; weighted slots are k >= 1 - shift
-    std::vector<DraftLayerSpec> layers; // (L)
-    std::vector<std::int64_t> taps;     // target layer ids n: the residual after layer n; strictly increasing, <= T - 2
+    std::int64_t block_size = 16;        // W, 2..64
+    std::int64_t alignment_shift = 0;    // slot k predicts position p + k + shift; weighted slots are k >= 1 - shift
+    std::vector<DraftLayerSpec> layers;  // (L)
+    std::vector<std::int64_t> taps;      // target layer ids n: the residual after layer n; strictly increasing, <= T - 2
     std::int64_t hidden = 0, intermediate = 0, heads = 0, kv_heads = 0, head_dim = 0;  // C F H G D
     double rms_norm_eps = 1e-6;
     double rope_theta = 1e6;
     std::int64_t max_positions = 0;
-    std::int64_t vocabulary = 0;        // V of the target
-    std::int64_t target_layers = 0;     // T
+    std::int64_t vocabulary = 0;     // V of the target
+    std::int64_t target_layers = 0;  // T
     std::int32_t mask_token = -1;
-    std::vector<std::int32_t> draft_to_target;  // optional vocabulary map; empty = the full vocabulary
+    std::vector<std::int32_t> draft_to_target;       // optional vocabulary map; empty = the full vocabulary
     bool owns_embedding = false, owns_head = false;  // the file carries copies (speculators layout)
 
     std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }

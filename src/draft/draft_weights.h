@@ -13,10 +13,10 @@
 namespace dflash {
 
 struct DraftLayerWeights {
-    Tensor input_norm, post_norm;                       // f32 (C)
-    Tensor q_proj, k_proj, v_proj, o_proj;              // f32 (out, in)
-    Tensor q_norm, k_norm;                              // f32 (D)
-    Tensor gate_proj, up_proj, down_proj;               // f32
+    Tensor input_norm, post_norm;           // f32 (C)
+    Tensor q_proj, k_proj, v_proj, o_proj;  // f32 (out, in)
+    Tensor q_norm, k_norm;                  // f32 (D)
+    Tensor gate_proj, up_proj, down_proj;   // f32
 };
 // The same struct holds weights or gradients.
 struct DraftTensors {

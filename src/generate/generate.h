@@ -33,22 +33,25 @@ struct GenerateSettings {
 struct GenerateResult {
     std::vector<std::int32_t> output_ids;  // an end token is included when it ended the text
     std::int64_t verify_steps = 0;
-    std::int64_t verified_tokens = 0;               // tokens committed by verify steps that count
-    std::vector<std::int64_t> accepted_by_slot;     // (W) [k]: verify steps in which draft k was accepted
-    std::vector<std::int64_t> proposed_by_slot;     // (W)
+    std::int64_t verified_tokens = 0;            // tokens committed by verify steps that count
+    std::vector<std::int64_t> accepted_by_slot;  // (W) [k]: verify steps in which draft k was accepted
+    std::vector<std::int64_t> proposed_by_slot;  // (W)
     double prefill_ms = 0, decode_ms = 0;
     bool ended = false;  // by an end token
-    double acceptance_length() const { return verify_steps == 0 ? 0.0 : static_cast<double>(verified_tokens) / static_cast<double>(verify_steps); }
+    double acceptance_length() const {
+        return verify_steps == 0 ? 0.0 : static_cast<double>(verified_tokens) / static_cast<double>(verify_steps);
+    }
 };
 
 // One sequence at a time over planned memory. Without a drafter every step commits one token (same row tile as with one).
 struct GeneratorSettings {
-    std::int64_t max_tokens = 0;   // prompt + new tokens
+    std::int64_t max_tokens = 0;  // prompt + new tokens
     std::int64_t max_prompt = 0;
     std::int64_t block_size = 16;  // the verify step's rows, also without a drafter
 };
 // All buffers of both sessions, one lifetime; and the workspace they need.
-std::vector<BufferSpec> generator_buffers(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings, Lifetime lifetime);
+std::vector<BufferSpec> generator_buffers(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings,
+                                          Lifetime lifetime);
 std::vector<LinearShape> generator_linears(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings);
 std::size_t generator_workspace_bytes(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings, Device device);
 
@@ -61,8 +64,8 @@ public:
     Generator(const TargetConfig& target, const TargetWeights& weights, const DraftModel* draft, const GeneratorSettings& settings,
               const Arena& arena);
     ~Generator();
-    GenerateResult generate(const Context& context, std::span<const std::int32_t> prompt, const GenerateSettings& settings,
-                            bool use_draft, const TokenCallback& on_tokens = {});
+    GenerateResult generate(const Context& context, std::span<const std::int32_t> prompt, const GenerateSettings& settings, bool use_draft,
+                            const TokenCallback& on_tokens = {});
 
 private:
     struct Impl;

@@ -15,9 +15,9 @@ namespace dflash {
 
 struct SafetensorsEntry {
     std::string name;
-    std::string dtype;                 // as spelt in the file: "F32", "BF16", "F16", "I32", "I64", "U8", "BOOL", ...
-    std::vector<std::int64_t> shape;   // any rank
-    const char* data = nullptr;        // into the mapping
+    std::string dtype;                // as spelt in the file: "F32", "BF16", "F16", "I32", "I64", "U8", "BOOL", ...
+    std::vector<std::int64_t> shape;  // any rank
+    const char* data = nullptr;       // into the mapping
     std::size_t bytes = 0;
     std::int64_t elements() const {
         std::int64_t n = 1;

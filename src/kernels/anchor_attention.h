@@ -40,8 +40,8 @@ struct AnchorAttentionForwardParams {
 void anchor_attention_forward(const Context& context, const AnchorAttentionForwardParams& params);
 
 struct AnchorAttentionBackwardParams {
-    Tensor d_out;      // as q (A*W, H, D)
-    Tensor q;          // as in forward
+    Tensor d_out;  // as q (A*W, H, D)
+    Tensor q;      // as in forward
     Tensor k_context;
     Tensor v_context;
     Tensor k_block;

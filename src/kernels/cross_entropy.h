@@ -11,12 +11,12 @@
 namespace dflash {
 
 struct CrossEntropyParams {
-    Tensor logits;          // f32 (rows, V), in: logits, out: gradient (=)
-    Tensor teacher_logits;  // optional f32 (rows, V): kl instead of ce; left undefined in content afterwards (scratch)
-    Tensor labels;          // i32 (rows), in [0, V)
-    Tensor loss;            // f32 (rows), =
-    Tensor label_prob;      // f32 (rows), =: softmax(z)[label]
-    Tensor correct;         // i32 (rows), =: 1 when the label is the (first) largest logit
+    Tensor logits;              // f32 (rows, V), in: logits, out: gradient (=)
+    Tensor teacher_logits;      // optional f32 (rows, V): kl instead of ce; left undefined in content afterwards (scratch)
+    Tensor labels;              // i32 (rows), in [0, V)
+    Tensor loss;                // f32 (rows), =
+    Tensor label_prob;          // f32 (rows), =: softmax(z)[label]
+    Tensor correct;             // i32 (rows), =: 1 when the label is the (first) largest logit
     bool want_gradient = true;  // false: logits are left as they are
 };
 void cross_entropy_forward_backward(const Context& context, const CrossEntropyParams& params);

@@ -27,10 +27,10 @@ struct HeadNormRopeForwardParams {
 void head_norm_rope_forward(const Context& context, const HeadNormRopeForwardParams& params);
 
 struct HeadNormRopeBackwardParams {
-    Tensor d_y;        // f32 (rows, heads, D)
-    Tensor x;          // f32 (rows, heads, D), the forward's input (contiguous)
-    Tensor weight;     // f32 (D)
-    Tensor rstd;       // f32 (rows, heads)
+    Tensor d_y;     // f32 (rows, heads, D)
+    Tensor x;       // f32 (rows, heads, D), the forward's input (contiguous)
+    Tensor weight;  // f32 (D)
+    Tensor rstd;    // f32 (rows, heads)
     float weight_offset = 0.0F;
     Tensor positions;  // i32 (rows)
     Tensor cos;        // as in forward

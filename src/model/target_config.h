@@ -22,10 +22,10 @@ struct TargetConfig {
     std::string architecture;  // architectures[0]
     std::string model_type;    // as in the file
     TargetFamily family = TargetFamily::kQwen3;
-    std::int64_t hidden = 0;          // C
-    std::int64_t intermediate = 0;    // F
-    std::int64_t layers = 0;          // T
-    std::int64_t vocabulary = 0;      // V: rows of the embedding
+    std::int64_t hidden = 0;        // C
+    std::int64_t intermediate = 0;  // F
+    std::int64_t layers = 0;        // T
+    std::int64_t vocabulary = 0;    // V: rows of the embedding
     std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
     double rms_norm_eps = 0;
     double rope_theta = 0;
@@ -36,9 +36,9 @@ struct TargetConfig {
     std::vector<TargetLayerKind> layer_kinds;  // (T)
     // Hybrid family only.
     std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0, conv_taps = 0;
-    bool sigmoid_output_gate = false;  // of the delta layers' z gate; silu otherwise
-    std::vector<std::int32_t> end_tokens;       // config.json and generation_config.json together
-    std::vector<std::int32_t> forbidden_tokens; // image / video placeholders: their presence in text data is refused
+    bool sigmoid_output_gate = false;            // of the delta layers' z gate; silu otherwise
+    std::vector<std::int32_t> end_tokens;        // config.json and generation_config.json together
+    std::vector<std::int32_t> forbidden_tokens;  // image / video placeholders: their presence in text data is refused
     std::int32_t pad_token = -1;
 
     bool zero_centred_norms() const { return family == TargetFamily::kHybrid; }

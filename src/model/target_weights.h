@@ -17,8 +17,7 @@ enum class TargetPart { kAll, kEmbeddingAndHead };
 
 // Buffers "target.<name>", names without the checkpoint's prefix: "embed_tokens.weight", "layers.3.self_attn.q_proj.weight", ...,
 // "norm.weight", "lm_head.weight" (untied only). `last_layer`: layers above it are left out (features end there); -1 = all.
-std::vector<BufferSpec> target_weight_buffers(const TargetConfig& config, TargetPart part, Lifetime lifetime,
-                                              std::int64_t num_layers = -1);
+std::vector<BufferSpec> target_weight_buffers(const TargetConfig& config, TargetPart part, Lifetime lifetime, std::int64_t num_layers = -1);
 
 struct AttentionWeights {
     Tensor q_proj, k_proj, v_proj, o_proj;  // f32 (out, in); hybrid q_proj: 2 H D rows, query and gate interleaved per head
@@ -51,8 +50,7 @@ struct TargetLoadReport {
     std::vector<std::string> unexpected;  // warned about
 };
 // Fills them from the checkpoint folder (any name prefix of docs/formats.md). Missing tensors or wrong shapes: Error(kBadInput) with all names.
-TargetLoadReport load_target_weights(const std::string& folder, const TargetConfig& config, TargetPart part,
-                                     const TargetWeights& weights);
+TargetLoadReport load_target_weights(const std::string& folder, const TargetConfig& config, TargetPart part, const TargetWeights& weights);
 // Identifies a target: SHA-256 over config, tensor names, shapes and samples of each tensor's bytes.
 std::string target_fingerprint(const std::string& folder);
 

@@ -19,17 +19,17 @@
 namespace dflash {
 
 struct TargetForwardSettings {
-    std::int64_t max_tokens = 0;       // S capacity
-    std::vector<std::int64_t> taps;    // layer ids n: the residual after layer n; strictly increasing, may be empty
-    bool want_final = false;           // also the state after the last norm
+    std::int64_t max_tokens = 0;     // S capacity
+    std::vector<std::int64_t> taps;  // layer ids n: the residual after layer n; strictly increasing, may be empty
+    bool want_final = false;         // also the state after the last norm
     // Layers that have to run: up to the last tap, or all when want_final.
     std::int64_t layers_to_run(const TargetConfig& config) const;
 };
 
 // "target.features.taps" (S, K*C) and ".final_state" live `features_lifetime`; scratch ("target.forward.*") lives `forward_lifetime`;
 // the rope tables ("target.rope.*") are persistent (`persistent`).
-std::vector<BufferSpec> target_forward_buffers(const TargetConfig& config, const TargetForwardSettings& settings,
-                                               Lifetime forward_lifetime, Lifetime features_lifetime, Lifetime persistent);
+std::vector<BufferSpec> target_forward_buffers(const TargetConfig& config, const TargetForwardSettings& settings, Lifetime forward_lifetime,
+                                               Lifetime features_lifetime, Lifetime persistent);
 std::vector<LinearShape> target_forward_linears(const TargetConfig& config, const TargetForwardSettings& settings);
 // Workspace need of the delta rule, beside the linears'.
 std::size_t target_forward_workspace_bytes(const TargetConfig& config, const TargetForwardSettings& settings, Device device);

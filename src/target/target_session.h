@@ -20,10 +20,10 @@
 namespace dflash {
 
 struct TargetSessionSettings {
-    std::int64_t max_tokens = 0;      // prompt + generated, capacity of the caches
-    std::int64_t max_prompt = 0;      // prefill runs in chunks of at most this many rows (<= max_tokens)
-    std::int64_t step_rows = 1;       // rows of a verify step: the block width W (or W + 1 with alignment shift 1)
-    std::vector<std::int64_t> taps;   // layers whose residual is handed to the drafter; may be empty
+    std::int64_t max_tokens = 0;     // prompt + generated, capacity of the caches
+    std::int64_t max_prompt = 0;     // prefill runs in chunks of at most this many rows (<= max_tokens)
+    std::int64_t step_rows = 1;      // rows of a verify step: the block width W (or W + 1 with alignment shift 1)
+    std::vector<std::int64_t> taps;  // layers whose residual is handed to the drafter; may be empty
 };
 
 // Buffers "target_session.*" (caches, states, scratch), all of one lifetime; their linears; and their extra workspace.

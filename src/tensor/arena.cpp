@@ -16,8 +16,7 @@ Arena::Arena(Device device, const Plan& plan) : device_(device), bytes_(plan.are
     }
     std::memset(memory_, 0, bytes);
     for (const PlacedBuffer& buffer : plan.buffers) {
-        views_[buffer.spec.name] =
-            Tensor{static_cast<char*>(memory_) + buffer.offset, buffer.spec.dtype, buffer.spec.shape, device};
+        views_[buffer.spec.name] = Tensor{static_cast<char*>(memory_) + buffer.offset, buffer.spec.dtype, buffer.spec.shape, device};
     }
 }
 

@@ -17,10 +17,9 @@ void check_buffers(const std::vector<std::string>& phases, const std::vector<Buf
     std::unordered_set<std::string> names;
     for (const BufferSpec& spec : buffers) {
         DFLASH_CHECK(names.insert(spec.name).second, "buffer '{}' is planned twice", spec.name);
-        DFLASH_CHECK(spec.lifetime.first >= 0 && spec.lifetime.first <= spec.lifetime.last &&
-                         spec.lifetime.last < static_cast<int>(phases.size()),
-                     "buffer '{}' lives in phases {}..{} of {}", spec.name, spec.lifetime.first, spec.lifetime.last,
-                     phases.size());
+        DFLASH_CHECK(
+            spec.lifetime.first >= 0 && spec.lifetime.first <= spec.lifetime.last && spec.lifetime.last < static_cast<int>(phases.size()),
+            "buffer '{}' lives in phases {}..{} of {}", spec.name, spec.lifetime.first, spec.lifetime.last, phases.size());
     }
 }
 

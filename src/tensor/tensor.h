@@ -74,8 +74,8 @@ struct Tensor {
     }
     // Rows [begin, begin + count) of the first dimension.
     Tensor slice_rows(std::int64_t begin, std::int64_t count) const {
-        DFLASH_CHECK(begin >= 0 && count >= 0 && begin + count <= rows(), "rows {}..{} of a tensor of {} rows", begin,
-                     begin + count, rows());
+        DFLASH_CHECK(begin >= 0 && count >= 0 && begin + count <= rows(), "rows {}..{} of a tensor of {} rows", begin, begin + count,
+                     rows());
         Tensor part = *this;
         part.data = static_cast<char*>(data) + static_cast<std::size_t>(begin * row_elements()) * dtype_bytes(dtype);
         part.shape = shape.rank() == 1   ? Shape{count}

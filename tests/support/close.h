@@ -19,11 +19,11 @@ namespace dflash::testing {
 struct Tolerance {
     double relative_rms;
 };
-inline constexpr Tolerance kOpF32{2e-6};         // one f32 op against the double reference
-inline constexpr Tolerance kGradientF32{1e-5};   // an f32 backward op against the double reference
-inline constexpr Tolerance kModelF32{1e-5};      // a whole tiny model in f32
-inline constexpr Tolerance kChunkF32{1e-6};      // the same computation cut differently
-inline constexpr Tolerance kOpBf16{6e-3};        // one bf16 op
+inline constexpr Tolerance kOpF32{2e-6};        // one f32 op against the double reference
+inline constexpr Tolerance kGradientF32{1e-5};  // an f32 backward op against the double reference
+inline constexpr Tolerance kModelF32{1e-5};     // a whole tiny model in f32
+inline constexpr Tolerance kChunkF32{1e-6};     // the same computation cut differently
+inline constexpr Tolerance kOpBf16{6e-3};       // one bf16 op
 
 // rms(got - ref) / rms(ref); the plain RMS of the difference where ref is zero throughout. NaN stays NaN.
 template <typename A, typename B>
@@ -61,9 +61,7 @@ template <typename A, typename B>
                                          << "]: " << got[worst] << " against " << ref[worst];
 }
 
-inline std::span<const float> f32_span(const Tensor& tensor) {
-    return {tensor.f32(), static_cast<std::size_t>(tensor.elements())};
-}
+inline std::span<const float> f32_span(const Tensor& tensor) { return {tensor.f32(), static_cast<std::size_t>(tensor.elements())}; }
 inline ::testing::AssertionResult close(const Tensor& got, const Tensor& ref, Tolerance tolerance) {
     return close(f32_span(got), f32_span(ref), tolerance);
 }
