@@ -4,14 +4,15 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "io/json.h"
 #include "model/target_config.h"
-#include "tensor/plan.h"
 
 namespace dflash {
+
+using Json = nlohmann::json;  // as in io/json.h
 
 enum class DraftLayerKind { kFullAttention, kSlidingAttention };
 

@@ -46,10 +46,7 @@ void initialise_draft(const DraftTensors& weights, std::uint64_t seed);
 // Published layout or unpruned speculators layout. Names and shapes are checked; all faults are listed at once.
 void load_draft(const std::string& folder, const DraftSpec& spec, const DraftTensors& weights);
 
-// What goes beside config.json as training.json: template, thinking, alignment, target fingerprint, settings.
-struct DraftProvenance {
-    Json training;  // object
-};
+struct DraftProvenance;  // draft/provenance.h
 // Writes config.json, model.safetensors (bf16, or f32) and training.json into `folder` (made; each file atomic).
 void save_draft(const std::string& folder, const DraftSpec& spec, const TargetConfig& target, const DraftTensors& weights,
                 const DraftProvenance& provenance, bool as_f32 = false);
