@@ -10,7 +10,7 @@
 
 namespace dflash {
 
-class MatmulLibrary;  // kernels/cpu/matmul_library.h or the CUDA one
+class MatmulLibrary;  // kernels/matmul_library.h
 
 class Context {
 public:

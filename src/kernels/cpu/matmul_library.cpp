@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+// Matrix products of the CPU: oneDNN matmul primitives in f32, scratch from the context's workspace.
+// Compiling a primitive takes about half a millisecond and maps memory, hence the pieces below: any number of rows is made of at
+// most a handful of them, and prepare() compiles every piece that a shape can need.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
+
+#include "kernels/backends.h"
+
+namespace dflash::cpu {
+
+namespace {
+
+// Rows go into pieces of this many at most: enough for the full rate, few enough primitives.
+constexpr std::int64_t kMaxPieceRows = 2048;
+// Fewer rows than this make one piece of exactly that many; above, pieces are powers of two.
+constexpr std::int64_t kExactRows = 16;
+// oneDNN 2.6 runs at half its rate on some wide row-major right-hand sides (3,072 or 3,584 columns); parts of at most this many
+// columns do not suffer from that.
+constexpr std::int64_t kMaxPlainColumns = 2048;
+
+std::int64_t next_piece(std::int64_t rows) {
+    if (rows < kExactRows) return rows;
+    return std::min(static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows))), kMaxPieceRows);
+}
+
+std::vector<std::int64_t> possible_pieces(std::int64_t max_rows) {
+    std::vector<std::int64_t> pieces;
+    for (std::int64_t rows = 1; rows < std::min(kExactRows, max_rows + 1); ++rows) pieces.push_back(rows);
+    for (std::int64_t rows = kExactRows; rows <= std::min(kMaxPieceRows, max_rows); rows *= 2) pieces.push_back(rows);
+    return pieces;
+}
+
+// C (m, n) = or += A (m, k) B (k, n). C is row-major; A and B are row-major, or column-major where marked transposed.
+// The strides are those of the stored matrices.
+struct Product {
+    std::int64_t m = 0, n = 0, k = 0;
+    bool a_transposed = false, b_transposed = false;
+    std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;
+    bool accumulate = false;
+    bool operator==(const Product&) const = default;
+};
+
+struct ProductHash {
+    std::size_t operator()(const Product& p) const {
+        std::uint64_t h = 0;
+        for (const std::int64_t key :
+             {p.m, p.n, p.k, p.b_stride, p.c_stride, static_cast<std::int64_t>(p.a_transposed * 4 + p.b_transposed * 2 + p.accumulate)}) {
+            h = (h ^ static_cast<std::uint64_t>(key)) * 0x9E3779B97F4A7C15ULL;
+            h ^= h >> 32;
+        }
+        return h;
+    }
+};
+
+Product forward_product(std::int64_t rows, std::int64_t in, std::int64_t out, bool accumulate) {
+    return {rows, out, in, false, true, in, in, out, accumulate};
+}
+Product backward_input_product(std::int64_t rows, std::int64_t in, std::int64_t out, bool accumulate) {
+    return {rows, in, out, false, false, out, in, in, accumulate};
+}
+Product backward_weight_product(std::int64_t rows, std::int64_t in, std::int64_t out, bool accumulate) {
+    return {out, in, rows, true, false, out, in, in, accumulate};
+}
+
+// The columns of one part of a product, and the product cut down to them.
+std::int64_t part_columns(const Product& product) {
+    if (product.b_transposed || product.n <= kMaxPlainColumns) return product.n;
+    const std::int64_t parts = (product.n + kMaxPlainColumns - 1) / kMaxPlainColumns;
+    const std::int64_t even = (product.n + parts - 1) / parts;
+    return (even + 63) / 64 * 64;
+}
+template <typename Visit>
+void for_each_part(const Product& product, Visit visit) {
+    const std::int64_t columns = part_columns(product);
+    for (std::int64_t begin = 0; begin < product.n; begin += columns) {
+        Product part = product;
+        part.n = std::min(columns, product.n - begin);
+        visit(part, begin);
+    }
+}
+
+dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, std::int64_t stride, bool transposed) {
+    const dnnl::memory::dims strides = transposed ? dnnl::memory::dims{1, stride} : dnnl::memory::dims{stride, 1};
+    return {{rows, columns}, dnnl::memory::data_type::f32, strides};
+}
+
+const dnnl::engine& cpu_engine() {
+    static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+    return engine;
+}
+
+dnnl::matmul::primitive_desc describe(const Product& p) {
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (p.accumulate) {
+        dnnl::post_ops sum;
+        sum.append_sum(1.0F);
+        attributes.set_post_ops(sum);
+    }
+    const dnnl::matmul::desc operation(matrix(p.m, p.k, p.a_stride, p.a_transposed), matrix(p.k, p.n, p.b_stride, p.b_transposed),
+                                       matrix(p.m, p.n, p.c_stride, false));
+    return {operation, attributes, cpu_engine()};
+}
+
+// Every product that a shape can ask for.
+template <typename Visit>
+void for_each_product(const LinearShape& shape, Visit visit) {
+    for (const std::int64_t rows : possible_pieces(shape.max_rows)) {
+        for (const bool accumulate : {false, true}) {
+            if (shape.forward) for_each_part(forward_product(rows, shape.in, shape.out, accumulate), visit);
+            if (shape.backward_input) for_each_part(backward_input_product(rows, shape.in, shape.out, accumulate), visit);
+            if (shape.backward_weight) for_each_part(backward_weight_product(rows, shape.in, shape.out, accumulate), visit);
+        }
+    }
+}
+
+class OneDnnLibrary final : public MatmulLibrary {
+public:
+    void forward(const Context& context, const LinearForwardParams& p) override {
+        const std::int64_t in = p.x.row_elements();
+        const std::int64_t out = p.y.row_elements();
+        for (std::int64_t begin = 0; begin < p.x.rows();) {
+            const std::int64_t rows = next_piece(p.x.rows() - begin);
+            multiply(context, forward_product(rows, in, out, p.write == Write::kAccumulate), p.x.f32() + begin * in, p.weight.f32(),
+                     p.y.f32() + begin * out);
+            begin += rows;
+        }
+    }
+
+    void backward_input(const Context& context, const LinearBackwardInputParams& p) override {
+        const std::int64_t in = p.d_x.row_elements();
+        const std::int64_t out = p.d_y.row_elements();
+        for (std::int64_t begin = 0; begin < p.d_y.rows();) {
+            const std::int64_t rows = next_piece(p.d_y.rows() - begin);
+            multiply(context, backward_input_product(rows, in, out, p.write == Write::kAccumulate), p.d_y.f32() + begin * out,
+                     p.weight.f32(), p.d_x.f32() + begin * in);
+            begin += rows;
+        }
+    }
+
+    // The rows are summed over here: pieces after the first add to its result.
+    void backward_weight(const Context& context, const LinearBackwardWeightParams& p) override {
+        const std::int64_t in = p.d_weight.row_elements();
+        const std::int64_t out = p.d_weight.rows();
+        bool accumulate = p.write == Write::kAccumulate;
+        if (p.x.rows() == 0 && !accumulate) std::memset(p.d_weight.data, 0, p.d_weight.bytes());
+        for (std::int64_t begin = 0; begin < p.x.rows();) {
+            const std::int64_t rows = next_piece(p.x.rows() - begin);
+            multiply(context, backward_weight_product(rows, in, out, accumulate), p.d_y.f32() + begin * out, p.x.f32() + begin * in,
+                     p.d_weight.f32());
+            accumulate = true;
+            begin += rows;
+        }
+    }
+
+    void prepare(const std::vector<LinearShape>& shapes) override {
+        for (const LinearShape& shape : shapes) {
+            for_each_product(shape, [this](const Product& product, std::int64_t) { compiled(product); });
+        }
+    }
+
+private:
+    struct Compiled {
+        dnnl::matmul primitive;
+        dnnl::memory::desc a, b, c, scratch;
+    };
+
+    const Compiled& compiled(const Product& product) {
+        const auto found = products_.find(product);
+        if (found != products_.end()) return found->second;
+        const dnnl::matmul::primitive_desc desc = describe(product);
+        return products_
+            .emplace(product, Compiled{dnnl::matmul(desc), desc.src_desc(), desc.weights_desc(), desc.dst_desc(), desc.scratchpad_desc()})
+            .first->second;
+    }
+
+    void multiply(const Context& context, const Product& product, float* a, float* b, float* c) {
+        for_each_part(product, [&](const Product& part, std::int64_t column) {
+            const Compiled& one = compiled(part);
+            const dnnl::engine& engine = cpu_engine();
+            void* scratch = context.workspace(one.scratch.get_size());
+            one.primitive.execute(stream_, {{DNNL_ARG_SRC, dnnl::memory(one.a, engine, a)},
+                                            {DNNL_ARG_WEIGHTS, dnnl::memory(one.b, engine, b + column)},
+                                            {DNNL_ARG_DST, dnnl::memory(one.c, engine, c + column)},
+                                            {DNNL_ARG_SCRATCHPAD, dnnl::memory(one.scratch, engine, scratch)}});
+        });
+    }
+
+    dnnl::stream stream_{cpu_engine()};
+    std::unordered_map<Product, Compiled, ProductHash> products_;
+};
+
+}  // namespace
+
+std::unique_ptr<MatmulLibrary> make_matmul_library(Device) { return std::make_unique<OneDnnLibrary>(); }
+
+std::size_t linear_workspace_bytes(Device, const std::vector<LinearShape>& shapes) {
+    std::size_t bytes = 0;
+    for (const LinearShape& shape : shapes) {
+        for_each_product(shape, [&bytes](const Product& product, std::int64_t) {
+            bytes = std::max(bytes, describe(product).scratchpad_desc().get_size());
+        });
+    }
+    return bytes;
+}
+
+}  // namespace dflash::cpu
