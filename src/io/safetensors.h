@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -47,21 +48,28 @@ class SafetensorsFolder {
 public:
     explicit SafetensorsFolder(const std::string& folder);
     const SafetensorsEntry* find(const std::string& name) const;  // null when absent; throws when the index names a missing one
-    std::vector<std::string> names() const;
+    std::vector<std::string> names() const;                       // of the tensors that are there
+    const std::vector<SafetensorsFile>& files() const { return files_; }
+    const SafetensorsFile& file_of(const SafetensorsEntry& entry) const;
+    // Named by the index, absent from its shard: tensor -> shard.
+    const std::map<std::string, std::string>& missing() const { return missing_; }
     const std::string& folder() const { return folder_; }
     void drop_pages() const;
 
 private:
+    void open_index(const std::string& index);
     std::string folder_;
     std::vector<SafetensorsFile> files_;
     std::map<std::string, const SafetensorsEntry*> by_name_;
-    std::map<std::string, std::string> missing_;  // named by the index, absent from its shard: tensor -> shard
+    std::map<std::string, std::string> missing_;
 };
 
 // Copies an entry into a f32 CPU tensor of the same element count, converting F32/F16/BF16; other dtypes are refused by name.
+// Multi-threaded; the data need not be aligned.
 void copy_entry_to_f32(const SafetensorsEntry& entry, const std::string& file, const Tensor& destination);
 
-// Streams tensors to a file that appears only when finish() returns. The header is fixed first, so nothing is held in memory.
+// Streams tensors to a file that appears only when finish() returns. The header is fixed first, so nothing is held in memory; wide
+// dtypes are laid out first, so that every tensor is aligned to its elements. Disk errors are Error(kFailed).
 class SafetensorsWriter {
 public:
     struct Declared {
@@ -74,14 +82,14 @@ public:
     ~SafetensorsWriter();  // an unfinished file is removed
     SafetensorsWriter(const SafetensorsWriter&) = delete;
     SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
-    // In declared order. `bytes` must equal the declared size. f32 tensors are converted when BF16 was declared.
+    // In any order, each tensor once. `bytes` must equal the declared size. f32 tensors are converted when BF16 was declared.
     void write(const std::string& name, const void* data, std::size_t bytes);
     void write(const std::string& name, const Tensor& tensor);
-    void finish();  // sync + rename
+    void finish();  // sync + rename; Error(kFailed) when a declared tensor was not written
 
 private:
     struct State;
-    State* state_ = nullptr;
+    std::unique_ptr<State> state_;
 };
 
 }  // namespace dflash
