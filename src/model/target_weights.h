@@ -16,7 +16,7 @@ namespace dflash {
 enum class TargetPart { kAll, kEmbeddingAndHead };
 
 // Buffers "target.<name>", names without the checkpoint's prefix: "embed_tokens.weight", "layers.3.self_attn.q_proj.weight", ...,
-// "norm.weight", "lm_head.weight" (untied only). `last_layer`: layers above it are left out (features end there); -1 = all.
+// "norm.weight", "lm_head.weight" (untied only). `num_layers`: layers from there on are left out (features end before them); -1 = all.
 std::vector<BufferSpec> target_weight_buffers(const TargetConfig& config, TargetPart part, Lifetime lifetime, std::int64_t num_layers = -1);
 
 struct AttentionWeights {
@@ -46,12 +46,15 @@ struct TargetWeights {
 // Views into the arena by the names above.
 TargetWeights bind_target_weights(const TargetConfig& config, TargetPart part, const Arena& arena, std::int64_t num_layers = -1);
 struct TargetLoadReport {
-    std::int64_t loaded = 0, skipped_vision = 0, skipped_mtp = 0, skipped_unused_layers = 0;
-    std::vector<std::string> unexpected;  // warned about
+    std::int64_t loaded = 0, skipped_vision = 0, skipped_mtp = 0, skipped_unused_layers = 0;  // tensors
+    std::vector<std::string> unexpected;                                                      // tensors of no known group
+    std::vector<std::string> warnings;                                                        // as logged
 };
-// Fills them from the checkpoint folder (any name prefix of docs/formats.md). Missing tensors or wrong shapes: Error(kBadInput) with all names.
+// Fills them from the checkpoint folder (any name prefix of docs/formats.md). Missing tensors or wrong shapes: Error(kBadInput) with all
+// names. A tied config beside a head that differs from the embedding is an error too. The mapped pages do not stay resident.
 TargetLoadReport load_target_weights(const std::string& folder, const TargetConfig& config, TargetPart part, const TargetWeights& weights);
-// Identifies a target: SHA-256 over config, tensor names, shapes and samples of each tensor's bytes.
+// Identifies a target: SHA-256 over config, tensor names, dtypes, shapes and samples of each tensor's bytes; the same however the tensors
+// are spread over shards. Reads a few kilobytes a tensor.
 std::string target_fingerprint(const std::string& folder);
 
 }  // namespace dflash
