@@ -21,6 +21,8 @@ struct CausalConvParams {
     Tensor y;               // f32 (rows, channels), =; not x
 };
 void causal_conv_silu_forward(const Context& context, const CausalConvParams& params);
+// history (K - 1, channels): the last K - 1 rows of history followed by x (rows, channels). What the next call's first rows look back on.
+void conv_history_append(const Context& context, const Tensor& x, const Tensor& history);
 
 struct DeltaRuleParams {
     Tensor qkv;      // f32 (rows, 2 nk dk + nv dv): convolved q of all key heads, k of all, v of all value heads (un-normalised)

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+// Small dense products and vector functions for the CPU attention and delta-rule kernels, compiled once per instruction set (Highway's
+// per-target include: no include guard in the usual sense).
+//   add_matmul   C (m, n) += A (m, k) B (k, n), row-major with row strides
+// Every element of C is one chain of fused multiply-adds in the order of k, whatever m is and wherever its row stands: results do not
+// depend on the rows beside them.
+#if defined(DFLASH_KERNELS_CPU_SMALL_MATMUL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DFLASH_KERNELS_CPU_SMALL_MATMUL_INL_H_
+#undef DFLASH_KERNELS_CPU_SMALL_MATMUL_INL_H_
+#else
+#define DFLASH_KERNELS_CPU_SMALL_MATMUL_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dflash::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// At most 16 lanes, so that buffers padded to 16 floats suit every target; and one lane, for what is left over.
+using Wide = hn::CappedTag<float, 16>;
+using Single = hn::CappedTag<float, 1>;
+
+// e^x, with NaN kept (the library's function turns it into 0) and -inf giving 0. x <= 88.
+template <class D, class V>
+HWY_INLINE V exp_keep_nan(D d, V x) {
+    return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
+}
+
+template <class D, class V>
+HWY_INLINE V silu(D d, V x) {
+    const V e = exp_keep_nan(d, hn::Min(hn::Neg(x), hn::Set(d, 88.0F)));
+    return hn::Div(x, hn::Add(hn::Set(d, 1.0F), e));
+}
+
+struct MatmulOperands {
+    std::int64_t k;
+    const float* a;
+    std::int64_t a_stride;
+    const float* b;
+    std::int64_t b_stride;
+    float* c;
+    std::int64_t c_stride;
+};
+
+template <int kRows, int kVectors, class D>
+HWY_INLINE void multiply_tile(D d, const MatmulOperands& o, std::int64_t row, std::int64_t column) {
+    using V = hn::Vec<D>;
+    const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    V sum[kRows][kVectors];
+    for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::LoadU(d, o.c + (row + r) * o.c_stride + column + v * lanes);
+    }
+    for (std::int64_t i = 0; i < o.k; ++i) {
+        V b[kVectors];
+        for (int v = 0; v < kVectors; ++v) b[v] = hn::LoadU(d, o.b + i * o.b_stride + column + v * lanes);
+        for (int r = 0; r < kRows; ++r) {
+            const V a = hn::Set(d, o.a[(row + r) * o.a_stride + i]);
+            for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(a, b[v], sum[r][v]);
+        }
+    }
+    for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[r][v], d, o.c + (row + r) * o.c_stride + column + v * lanes);
+    }
+}
+
+template <int kVectors, class D>
+HWY_INLINE void multiply_columns(D d, const MatmulOperands& o, std::int64_t m, std::int64_t column) {
+    std::int64_t row = 0;
+    for (; row + 4 <= m; row += 4) multiply_tile<4, kVectors>(d, o, row, column);
+    for (; row < m; ++row) multiply_tile<1, kVectors>(d, o, row, column);
+}
+
+HWY_INLINE void add_matmul(std::int64_t m, std::int64_t n, const MatmulOperands& o) {
+    const Wide wide;
+    const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(wide));
+    std::int64_t column = 0;
+    for (; column + 4 * lanes <= n; column += 4 * lanes) multiply_columns<4>(wide, o, m, column);
+    for (; column + 2 * lanes <= n; column += 2 * lanes) multiply_columns<2>(wide, o, m, column);
+    for (; column + lanes <= n; column += lanes) multiply_columns<1>(wide, o, m, column);
+    for (; column < n; ++column) multiply_columns<1>(Single(), o, m, column);
+}
+
+// x[0, n) *= factor
+HWY_INLINE void scale_row(float factor, float* x, std::int64_t n) {
+    const Wide wide;
+    const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(wide));
+    std::int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) hn::StoreU(hn::Mul(hn::LoadU(wide, x + i), hn::Set(wide, factor)), wide, x + i);
+    for (; i < n; ++i) x[i] *= factor;
+}
+
+}  // namespace dflash::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include
