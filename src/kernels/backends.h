@@ -6,13 +6,49 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/adamw.h"
+#include "kernels/anchor_attention.h"
+#include "kernels/causal_attention.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/delta_rule.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/head_norm_rope.h"
 #include "kernels/linear.h"
 #include "kernels/matmul_library.h"
+#include "kernels/rms_norm.h"
+#include "kernels/swiglu.h"
 
 // result, name, arguments
-#define DFLASH_LAUNCHERS(LAUNCHER)                                          \
-    LAUNCHER(std::unique_ptr<MatmulLibrary>, make_matmul_library, (Device)) \
-    LAUNCHER(std::size_t, linear_workspace_bytes, (Device, const std::vector<LinearShape>&))
+#define DFLASH_LAUNCHERS(LAUNCHER)                                                                    \
+    LAUNCHER(std::unique_ptr<MatmulLibrary>, make_matmul_library, (Device))                           \
+    LAUNCHER(std::size_t, linear_workspace_bytes, (Device, const std::vector<LinearShape>&))          \
+    LAUNCHER(void, rms_norm_forward, (const Context&, const RmsNormForwardParams&))                   \
+    LAUNCHER(void, rms_norm_backward, (const Context&, const RmsNormBackwardParams&))                 \
+    LAUNCHER(void, gated_rms_norm_forward, (const Context&, const GatedRmsNormParams&))               \
+    LAUNCHER(void, head_norm_rope_forward, (const Context&, const HeadNormRopeForwardParams&))        \
+    LAUNCHER(void, head_norm_rope_backward, (const Context&, const HeadNormRopeBackwardParams&))      \
+    LAUNCHER(void, swiglu_forward, (const Context&, const SwigluForwardParams&))                      \
+    LAUNCHER(void, swiglu_backward, (const Context&, const SwigluBackwardParams&))                    \
+    LAUNCHER(void, sigmoid_gate_forward, (const Context&, const SigmoidGateParams&))                  \
+    LAUNCHER(void, gather_rows, (const Context&, const GatherRowsParams&))                            \
+    LAUNCHER(void, scatter_rows, (const Context&, const ScatterRowsParams&))                          \
+    LAUNCHER(void, cross_entropy_forward_backward, (const Context&, const CrossEntropyParams&))       \
+    LAUNCHER(void, adamw_step, (const Context&, const AdamWParams&))                                  \
+    LAUNCHER(double, sum_of_squares, (const Context&, const std::vector<Tensor>&))                    \
+    LAUNCHER(void, fill_zero, (const Context&, const Tensor&))                                        \
+    LAUNCHER(void, cast, (const Context&, const Tensor&, const Tensor&))                              \
+    LAUNCHER(void, add, (const Context&, const Tensor&, const Tensor&))                               \
+    LAUNCHER(void, copy_columns, (const Context&, const Tensor&, const Tensor&, std::int64_t))        \
+    LAUNCHER(void, argmax_rows, (const Context&, const Tensor&, const Tensor&))                       \
+    LAUNCHER(void, anchor_attention_forward, (const Context&, const AnchorAttentionForwardParams&))   \
+    LAUNCHER(void, anchor_attention_backward, (const Context&, const AnchorAttentionBackwardParams&)) \
+    LAUNCHER(void, causal_attention_forward, (const Context&, const CausalAttentionParams&))          \
+    LAUNCHER(void, causal_conv_silu_forward, (const Context&, const CausalConvParams&))               \
+    LAUNCHER(void, conv_history_append, (const Context&, const Tensor&, const Tensor&))               \
+    LAUNCHER(void, delta_rule_chunk_forward, (const Context&, const DeltaRuleParams&))                \
+    LAUNCHER(std::size_t, delta_rule_workspace_bytes, (Device, const DeltaRuleParams&))               \
+    LAUNCHER(void, delta_rule_recurrent_forward, (const Context&, const DeltaRuleParams&))
 
 namespace dflash {
 
@@ -28,7 +64,7 @@ void destroy_stream(void* stream) noexcept;
 }  // namespace cuda
 #undef DFLASH_DECLARE_LAUNCHER
 
-// The launcher for the device's kind.
+// The launcher for the device's kind: on_device(device, cpu::op, cuda::op)(arguments).
 template <typename Function>
 Function* on_device(Device device, Function* cpu_launcher, Function* cuda_launcher) {
     return device.type == DeviceType::kCuda ? cuda_launcher : cpu_launcher;
