@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
     dflash::cli::Run run;
     for (auto* add : {
              // commands appear in --help in this order
+             &dflash::cli::add_tokenize_command,
              &dflash::cli::add_doctor_command,
          }) {
         add(app, run);

@@ -20,13 +20,17 @@ struct AddedToken {
 
 class Tokenizer {
 public:
-    // Reads FOLDER/tokenizer.json. Unreadable merges, unknown parts or another model type are Error(kBadInput).
-    explicit Tokenizer(const std::string& path_of_json);
+    // Reads a tokenizer.json, or the one in a folder. Unreadable merges, unknown parts or another model type are Error(kBadInput).
+    explicit Tokenizer(const std::string& path);
+    // The same from text; `where` names it in errors.
+    static Tokenizer from_json(std::string_view text, const std::string& where);
     ~Tokenizer();
     Tokenizer(Tokenizer&&) noexcept;
+    Tokenizer& operator=(Tokenizer&&) noexcept;
 
     // Added tokens in the text become their ids when `parse_added` is true; with false the text is encoded as plain text
-    // (what a user wrote can then not forge a control token).
+    // (what a user wrote can then not forge a control token). Text that is not UTF-8 is Error(kBadInput). Nothing is put in front or
+    // behind: a begin-of-text token is the template's business. Thread-safe.
     std::vector<std::int32_t> encode(std::string_view text, bool parse_added = true) const;
     // Lossless for ids from encode(), apart from NFC. Unknown ids are Error(kBadInput).
     std::string decode(const std::vector<std::int32_t>& ids, bool skip_special = false) const;
@@ -41,6 +45,7 @@ public:
 
 private:
     struct Impl;
+    explicit Tokenizer(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
 };
 
