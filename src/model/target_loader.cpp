@@ -109,12 +109,12 @@ void count_the_rest(const SafetensorsFolder& checkpoint, const CheckpointNames& 
 }
 
 // Norms of the hybrid family store their offset from one: a checkpoint in which the one was already added gives garbage.
-void check_norm_offsets(const std::vector<Found>& loaded, TargetWeights& views, TargetLoadReport& report) {
+void check_norm_offsets(const std::vector<Found>& loaded, TargetLoadReport& report) {
     double sum = 0;
     std::int64_t count = 0;
     for (const Found& found : loaded) {
         if (!found.decl->zero_centred) continue;
-        const Tensor& norm = *found.decl->slot(views, found.decl->layer);
+        const Tensor& norm = *found.decl->tensor;
         for (std::int64_t i = 0; i < norm.elements(); ++i) sum += static_cast<double>(norm.f32()[i]);
         count += norm.elements();
     }
@@ -131,16 +131,17 @@ void check_norm_offsets(const std::vector<Found>& loaded, TargetWeights& views, 
 TargetLoadReport load_target_weights(const std::string& folder, const TargetConfig& config, TargetPart part, const TargetWeights& weights) {
     const SafetensorsFolder checkpoint(folder);
     const CheckpointNames names(checkpoint);
-    const auto num_layers = static_cast<std::int64_t>(weights.layers.size());
-    const std::vector<WeightDecl> table = weight_table(config, part, num_layers);
+    TargetWeights views = weights;
+    const auto num_layers = static_cast<std::int64_t>(views.layers.size());
+    DFLASH_CHECK(part == TargetPart::kAll || num_layers == 0, "{} layers where none are wanted", num_layers);
+    const std::vector<WeightDecl> table = weight_table(config, views);
     const std::vector<Found> found = find_tensors(checkpoint, names, table);
     check_tied_head(checkpoint, names, config);
 
-    TargetWeights views = weights;
     TargetLoadReport report;
     for (const auto& [decl, entry] : found) {
         const SafetensorsFile& file = checkpoint.file_of(*entry);
-        copy_entry_to_f32(*entry, file.path(), *decl->slot(views, decl->layer));
+        copy_entry_to_f32(*entry, file.path(), *decl->tensor);
         file.drop_pages();
         ++report.loaded;
     }
@@ -150,7 +151,7 @@ TargetLoadReport load_target_weights(const std::string& folder, const TargetConf
         report.warnings.push_back(
             fmt::format("the index names tensor '{}', which {} does not hold; it is not needed", printable(name), printable(shard)));
     }
-    check_norm_offsets(found, views, report);
+    check_norm_offsets(found, report);
     log_info("[target] {}: {} tensors loaded; skipped: {} vision, {} MTP, {} of layers that are not needed", folder, report.loaded,
              report.skipped_vision, report.skipped_mtp, report.skipped_unused_layers);
     for (const std::string& warning : report.warnings) log_warning("[target] {}: {}", folder, warning);

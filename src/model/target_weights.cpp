@@ -13,19 +13,16 @@ std::string buffer_name(const WeightDecl& decl) { return "target." + decl.name; 
 
 std::vector<BufferSpec> target_weight_buffers(const TargetConfig& config, TargetPart part, Lifetime lifetime, std::int64_t num_layers) {
     std::vector<BufferSpec> buffers;
-    for (const WeightDecl& decl : weight_table(config, part, num_layers)) {
+    TargetWeights undefined = undefined_target_weights(config, part, num_layers);
+    for (const WeightDecl& decl : weight_table(config, undefined)) {
         buffers.push_back({buffer_name(decl), DType::kF32, decl.shape, Category::kTarget, lifetime});
     }
     return buffers;
 }
 
 TargetWeights bind_target_weights(const TargetConfig& config, TargetPart part, const Arena& arena, std::int64_t num_layers) {
-    if (part == TargetPart::kEmbeddingAndHead) num_layers = 0;
-    TargetWeights weights;
-    weights.layers.resize(static_cast<std::size_t>(num_layers < 0 ? config.layers : num_layers));
-    for (const WeightDecl& decl : weight_table(config, part, num_layers)) {
-        *decl.slot(weights, decl.layer) = arena.tensor(buffer_name(decl));
-    }
+    TargetWeights weights = undefined_target_weights(config, part, num_layers);
+    for (const WeightDecl& decl : weight_table(config, weights)) *decl.tensor = arena.tensor(buffer_name(decl));
     if (config.tied_head) weights.head = weights.embedding;
     return weights;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The one list of the target's tensors: what a checkpoint calls each (without prefix), its shape and where it goes in TargetWeights.
+// The one list of the target's tensors: what a checkpoint calls each (without prefix), its shape and its place in TargetWeights.
 // Memory plan, binding, loading and inspection all walk it.
 #pragma once
 
@@ -17,12 +17,14 @@ struct WeightDecl {
     std::string name;   // "layers.3.self_attn.q_proj.weight"
     Shape shape;        // in memory, f32; the convolution is (channels, K), on disk (channels, 1, K)
     bool zero_centred;  // a norm stored as its offset from one
-    Tensor* (*slot)(TargetWeights& weights, std::int64_t layer);
-    std::int64_t layer;  // -1 for those outside the layers
+    Tensor* tensor;     // its view in the TargetWeights that the table was made for
 };
 
-// In the order of a forward pass. `num_layers` < 0: all. An untied head comes last; a tied one is the embedding and is not listed.
-std::vector<WeightDecl> weight_table(const TargetConfig& config, TargetPart part, std::int64_t num_layers = -1);
+// Undefined views, with as many layers as are wanted: `num_layers`, all when it is negative, none for the embedding and head alone.
+TargetWeights undefined_target_weights(const TargetConfig& config, TargetPart part, std::int64_t num_layers);
+// The tensors of `weights` (defined or not), in the order of a forward pass. An untied head comes last; a tied one is the embedding
+// and is not listed. `weights` must outlive the table.
+std::vector<WeightDecl> weight_table(const TargetConfig& config, TargetWeights& weights);
 
 constexpr const char* kEmbeddingName = "embed_tokens.weight";
 constexpr const char* kFinalNormName = "norm.weight";
