@@ -30,9 +30,11 @@ struct DraftStepSettings {
     LossKind loss = LossKind::kCrossEntropy;
     Weighting weighting = Weighting::kDecay;
     double dpace_alpha = 0.5;
+    bool recompute = false;  // keep only each layer's input; backward runs the layer's forward again
 };
 
-// Which phases of the composed plan are which; made by train.
+// Which phases of the composed plan are which; made by train. Features stay alive from `context` on: the taps to `context_backward` (fc's
+// gradient reads them), the final state (kl) to `loss`.
 struct DraftPhases {
     int context = 0;           // fc and hidden_norm
     std::vector<int> forward;  // (L)
@@ -73,7 +75,8 @@ public:
     DraftStep(const DraftSpec& spec, const DraftStepSettings& settings, const Arena& arena);
     ~DraftStep();
 
-    // Hidden states after the last norm, f32 (live rows, C); what backward needs is kept.
+    // Hidden states after the last norm, f32 (live rows, C), valid until loss(); what backward needs is kept. A document longer than the
+    // drafter's maximum positions is Error(kBadInput).
     Tensor forward(const Context& context, const DraftModel& model, const PackedBatch& batch, const TargetFeatures& features,
                    const AnchorSet& anchors);
     // Loss of the last forward. With want_gradient the hidden gradient is kept for backward; un-normalised (multiplied by w only).

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT
+#include "draft/draft_buffers.h"
+
+#include <fmt/core.h>
+
+namespace dflash {
+namespace {
+
+// The sizes of a step and the phases in which its buffers live.
+struct StepLayout {
+    const DraftSpec& spec;
+    const DraftStepSettings& settings;
+    const DraftPhases& phases;
+
+    std::int64_t block_rows() const { return settings.max_anchors * spec.block_size; }
+    std::int64_t context_rows() const { return settings.max_tokens; }
+    std::int64_t queries() const { return spec.heads * spec.head_dim; }
+    std::int64_t keys() const { return spec.kv_heads * spec.head_dim; }
+    std::int64_t chunk() const { return std::max<std::int64_t>(1, std::min(settings.loss_chunk, block_rows())); }
+    Lifetime forward_pass() const { return {phases.forward.front(), phases.forward.back()}; }
+    Lifetime backward_pass() const { return {phases.backward.back(), phases.backward.front()}; }
+    Lifetime whole() const { return {phases.context, phases.context_backward}; }
+};
+
+template <typename Visit>
+void visit_inputs(const StepLayout& s, StepViews& v, const Visit& visit) {
+    const auto input = [&](const char* name, std::int64_t rows, Tensor& view) {
+        visit(name, DType::kI32, Shape{rows}, Category::kInput, s.whole(), view);
+    };
+    input("ids", s.block_rows(), v.ids);
+    input("positions", s.block_rows(), v.positions);
+    input("context_positions", s.context_rows(), v.context_positions);
+    input("begin_row", s.settings.max_anchors, v.begin_row);
+    input("anchor_row", s.settings.max_anchors, v.anchor_row);
+    // The longest document fills the row, and the last block reaches W beyond it.
+    const Shape table{s.context_rows() + s.spec.block_size, s.spec.head_dim / 2};
+    visit("rope_cos", DType::kF32, table, Category::kInput, s.phases.persistent, v.rope.cos);
+    visit("rope_sin", DType::kF32, table, Category::kInput, s.phases.persistent, v.rope.sin);
+}
+
+// What one layer keeps, under `prefix`.
+template <typename Visit>
+void visit_layer(const StepLayout& s, const std::string& prefix, Lifetime life, LayerViews& v, const Visit& visit) {
+    const auto kept = [&](const char* name, std::int64_t rows, std::int64_t columns, Tensor& view) {
+        visit(prefix + name, DType::kF32, Shape{rows, columns}, Category::kActivations, life, view);
+    };
+    const std::int64_t n = s.block_rows();
+    kept("x_mid", n, s.spec.hidden, v.block.x_mid);
+    kept("in_rstd", n, 1, v.block.in_rstd);
+    kept("q_raw", n, s.queries(), v.block.q_raw);
+    kept("q_rstd", n, s.spec.heads, v.block.q_rstd);
+    kept("k_raw", n, s.keys(), v.block.k_raw);
+    kept("k_rstd", n, s.spec.kv_heads, v.block.k_rstd);
+    kept("v", n, s.keys(), v.block.v);
+    kept("attention", n, s.queries(), v.block.attention);
+    kept("lse", n, s.spec.heads, v.block.lse);
+    kept("post_rstd", n, 1, v.block.post_rstd);
+    kept("gate", n, s.spec.intermediate, v.block.gate);
+    kept("up", n, s.spec.intermediate, v.block.up);
+    kept("context_k_raw", s.context_rows(), s.keys(), v.keys.k_raw);
+    kept("context_k_rstd", s.context_rows(), s.spec.kv_heads, v.keys.rstd);
+    kept("context_v", s.context_rows(), s.keys(), v.keys.v);
+}
+
+template <typename Visit>
+void visit_layers(const StepLayout& s, StepViews& v, const Visit& visit) {
+    const std::size_t layers = s.spec.layers.size();
+    v.x.resize(layers + 1);
+    v.forward.resize(layers);
+    for (std::size_t i = 0; i <= layers; ++i) {
+        const int first = s.phases.forward[i == 0 ? 0 : i - 1];
+        const int last = s.phases.backward[std::min(i, layers - 1)];
+        visit(fmt::format("x.{}", i), DType::kF32, Shape{s.block_rows(), s.spec.hidden}, Category::kActivations, Lifetime{first, last},
+              v.x[i]);
+    }
+    if (s.settings.recompute) {
+        LayerViews again;
+        visit_layer(s, "forward.", s.forward_pass(), v.forward[0], visit);
+        visit_layer(s, "backward.", s.backward_pass(), again, visit);
+        v.forward.assign(layers, LayerViews(v.forward[0]));
+        v.backward.assign(layers, again);
+        return;
+    }
+    for (std::size_t i = 0; i < layers; ++i) {
+        visit_layer(s, fmt::format("layer.{}.", i), {s.phases.forward[i], s.phases.backward[i]}, v.forward[i], visit);
+    }
+    v.backward = v.forward;
+}
+
+template <typename Visit>
+void visit_loss(const StepLayout& s, LossViews& v, const Visit& visit) {
+    const Lifetime life{s.phases.loss, s.phases.loss};
+    const auto chunk = [&](const char* name, std::int64_t columns, Tensor& view) {
+        visit(name, DType::kF32, Shape{s.chunk(), columns}, Category::kLossChunk, life, view);
+    };
+    chunk("logits", s.spec.vocabulary, v.logits);
+    chunk("chunk_hidden", s.spec.hidden, v.hidden);
+    if (s.settings.loss == LossKind::kKl) {
+        chunk("teacher_logits", s.spec.vocabulary, v.teacher_logits);
+        chunk("teacher_state", s.spec.hidden, v.teacher_state);
+    }
+    const auto list = [&](const char* name, DType dtype, Tensor& view) {
+        visit(name, dtype, Shape{s.block_rows()}, Category::kLossChunk, life, view);
+    };
+    list("rows", DType::kI32, v.rows);
+    list("teacher_rows", DType::kI32, v.teacher_rows);
+    list("labels", DType::kI32, v.labels);
+    list("loss", DType::kF32, v.loss);
+    list("label_prob", DType::kF32, v.label_prob);
+    list("correct", DType::kI32, v.correct);
+    list("weight", DType::kF32, v.weight);
+}
+
+template <typename Visit>
+void visit_passes(const StepLayout& s, StepViews& v, const Visit& visit) {
+    const auto buffer = [&](const char* name, std::int64_t rows, std::int64_t columns, Lifetime life, Tensor& view) {
+        visit(name, DType::kF32, Shape{rows, columns}, Category::kActivations, life, view);
+    };
+    const DraftSpec& spec = s.spec;
+    const DraftPhases& phases = s.phases;
+    const std::int64_t n = s.block_rows();
+    const std::int64_t t = s.context_rows();
+    buffer("fc_out", t, spec.hidden, s.whole(), v.fc_out);
+    buffer("fc_rstd", t, 1, s.whole(), v.fc_rstd);
+    buffer("ctx", t, spec.hidden, {phases.context, phases.backward.front()}, v.ctx);
+    buffer("forward.h", n, spec.hidden, s.forward_pass(), v.scratch.h);
+    buffer("forward.q", n, s.queries(), s.forward_pass(), v.scratch.q);
+    buffer("forward.k", n, s.keys(), s.forward_pass(), v.scratch.k);
+    buffer("forward.y", n, spec.intermediate, s.forward_pass(), v.scratch.y);
+    buffer("forward.k_context", t, s.keys(), s.forward_pass(), v.k_context);
+    buffer("hidden", n, spec.hidden, {phases.forward.back(), phases.loss}, v.hidden);
+    buffer("final_rstd", n, 1, {phases.forward.back(), phases.backward.back()}, v.final_rstd);
+    buffer("d_hidden", n, spec.hidden, {phases.loss, phases.backward.back()}, v.d_hidden);
+    buffer("d_x", n, spec.hidden, s.backward_pass(), v.d_x);
+    buffer("d_ctx", t, spec.hidden, {phases.backward.back(), phases.context_backward}, v.d_ctx);
+    buffer("d_fc_out", t, spec.hidden, {phases.context_backward, phases.context_backward}, v.d_fc_out);
+    LayerBackwardScratch& back = v.back;
+    buffer("backward.h", n, spec.hidden, s.backward_pass(), back.again.h);
+    buffer("backward.q", n, s.queries(), s.backward_pass(), back.again.q);
+    buffer("backward.k", n, s.keys(), s.backward_pass(), back.again.k);
+    buffer("backward.y", n, spec.intermediate, s.backward_pass(), back.again.y);
+    buffer("backward.k_context", t, s.keys(), s.backward_pass(), back.k_context);
+    buffer("backward.d_h", n, spec.hidden, s.backward_pass(), back.d_h);
+    buffer("backward.d_attention", n, s.queries(), s.backward_pass(), back.d_attention);
+    buffer("backward.delta", n, spec.heads, s.backward_pass(), back.delta);
+    buffer("backward.d_q", n, s.queries(), s.backward_pass(), back.d_q);
+    buffer("backward.d_k", n, s.keys(), s.backward_pass(), back.d_k);
+    buffer("backward.d_v", n, s.keys(), s.backward_pass(), back.d_v);
+    buffer("backward.d_k_context", t, s.keys(), s.backward_pass(), back.d_k_context);
+    buffer("backward.d_v_context", t, s.keys(), s.backward_pass(), back.d_v_context);
+}
+
+// visit(name, dtype, shape, category, lifetime, view) for every buffer.
+template <typename Visit>
+void visit_all(const StepLayout& layout, StepViews& views, const Visit& visit) {
+    visit_inputs(layout, views, visit);
+    visit_passes(layout, views, visit);
+    visit_layers(layout, views, visit);
+    visit_loss(layout, views.loss, visit);
+}
+
+}  // namespace
+
+std::vector<BufferSpec> draft_step_buffers(const DraftSpec& spec, const DraftStepSettings& settings, const DraftPhases& phases) {
+    const std::size_t layers = spec.layers.size();
+    DFLASH_CHECK(phases.forward.size() == layers && phases.backward.size() == layers, "phases for {} and {} of {} layers",
+                 phases.forward.size(), phases.backward.size(), layers);
+    std::vector<BufferSpec> buffers;
+    StepViews unbound;
+    visit_all(StepLayout{spec, settings, phases}, unbound,
+              [&](const std::string& name, DType dtype, const Shape& shape, Category category, Lifetime lifetime, Tensor&) {
+                  buffers.push_back({"draft.step." + name, dtype, shape, category, lifetime});
+              });
+    return buffers;
+}
+
+StepViews bind_step_views(const DraftSpec& spec, const DraftStepSettings& settings, const Arena& arena) {
+    DraftPhases unused;
+    unused.forward.assign(spec.layers.size(), 0);
+    unused.backward.assign(spec.layers.size(), 0);
+    StepViews views;
+    visit_all(StepLayout{spec, settings, unused}, views,
+              [&](const std::string& name, DType dtype, const Shape& shape, Category, Lifetime, Tensor& view) {
+                  view = arena.tensor("draft.step." + name);
+                  DFLASH_CHECK(view.dtype == dtype && view.shape == shape, "buffer {} was planned as {}, not {}", name,
+                               view.shape.to_string(), shape.to_string());
+              });
+    for (std::size_t i = 0; i < spec.layers.size(); ++i) views.forward[i].block.x = views.backward[i].block.x = views.x[i];
+    return views;
+}
+
+std::vector<LinearShape> draft_step_linears(const DraftSpec& spec, const DraftStepSettings& settings) {
+    const DraftPhases unused;
+    const StepLayout s{spec, settings, unused};
+    const auto trained = [](std::int64_t rows, std::int64_t in, std::int64_t out) { return LinearShape{rows, in, out, true, true, true}; };
+    const std::int64_t n = s.block_rows();
+    const std::int64_t t = s.context_rows();
+    const std::int64_t c = spec.hidden;
+    return {
+        LinearShape{t, static_cast<std::int64_t>(spec.taps.size()) * c, c, true, false, true},  // fc: features are frozen
+        trained(t, c, s.keys()),
+        trained(n, c, s.keys()),
+        trained(n, c, s.queries()),
+        trained(n, s.queries(), c),
+        trained(n, c, spec.intermediate),
+        trained(n, spec.intermediate, c),
+        LinearShape{s.chunk(), c, spec.vocabulary, true, true, false},  // head: frozen
+    };
+}
+
+LayerViews live_views(const LayerViews& layer, std::int64_t rows, std::int64_t context_rows) {
+    LayerViews live = layer;
+    BlockActivations& block = live.block;
+    for (Tensor* view : {&block.x, &block.x_mid, &block.in_rstd, &block.q_raw, &block.q_rstd, &block.k_raw, &block.k_rstd, &block.v,
+                         &block.attention, &block.lse, &block.post_rstd, &block.gate, &block.up}) {
+        *view = first_rows(*view, rows);
+    }
+    for (Tensor* view : {&live.keys.k_raw, &live.keys.rstd, &live.keys.v}) *view = first_rows(*view, context_rows);
+    return live;
+}
+
+BlockScratch live_views(const BlockScratch& scratch, std::int64_t rows) {
+    return {first_rows(scratch.h, rows), first_rows(scratch.q, rows), first_rows(scratch.k, rows), first_rows(scratch.y, rows)};
+}
+
+LayerBackwardScratch live_views(const LayerBackwardScratch& scratch, std::int64_t rows, std::int64_t context_rows) {
+    LayerBackwardScratch live = scratch;
+    live.again = live_views(scratch.again, rows);
+    for (Tensor* view : {&live.d_h, &live.d_attention, &live.delta, &live.d_q, &live.d_k, &live.d_v}) *view = first_rows(*view, rows);
+    for (Tensor* view : {&live.k_context, &live.d_k_context, &live.d_v_context}) *view = first_rows(*view, context_rows);
+    return live;
+}
+
+}  // namespace dflash

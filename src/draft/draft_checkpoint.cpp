@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+// Drafter folders: reading either layout, writing either layout.
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <set>
+
+#include "base/error.h"
+#include "draft/draft_config.h"
+#include "draft/draft_export.h"
+#include "draft/draft_weights.h"
+#include "draft/provenance.h"
+#include "io/atomic_file.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+
+namespace dflash {
+namespace {
+
+constexpr const char* kEmbedding = "embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+
+std::string shape_text(const std::vector<std::int64_t>& dims) {
+    std::string text = "(";
+    for (std::size_t i = 0; i < dims.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(dims[i]);
+    return text + ")";
+}
+
+std::vector<std::int64_t> dims_of(const Shape& shape) {
+    std::vector<std::int64_t> dims;
+    for (int i = 0; i < shape.rank(); ++i) dims.push_back(shape[i]);
+    return dims;
+}
+
+// Collects what is wrong with a checkpoint, so that one message tells all.
+class FaultList {
+public:
+    explicit FaultList(std::string where) : where_(std::move(where)) {}
+    void add(const std::string& fault) { faults_ += (count_++ > 0 ? "; " : "") + fault; }
+    void throw_if_any() const {
+        if (count_ > 0) throw_bad_input("{}: {}", where_, faults_);
+    }
+
+private:
+    std::string where_;
+    std::string faults_;
+    int count_ = 0;
+};
+
+const SafetensorsEntry* find_checked(const SafetensorsFolder& files, const std::string& name, const Shape& shape, FaultList& faults) {
+    const SafetensorsEntry* entry = files.find(name);
+    if (entry == nullptr) {
+        faults.add(fmt::format("tensor {} is missing", name));
+        return nullptr;
+    }
+    if (entry->shape != dims_of(shape)) {
+        faults.add(fmt::format("tensor {} has shape {}, expected {}", name, shape_text(entry->shape), shape_text(dims_of(shape))));
+        return nullptr;
+    }
+    if (entry->dtype != "F32" && entry->dtype != "BF16" && entry->dtype != "F16") {
+        faults.add(fmt::format("tensor {} is of type {}, expected F32, BF16 or F16", name, entry->dtype));
+        return nullptr;
+    }
+    return entry;
+}
+
+void refuse_foreign_parts(const std::string& folder, const SafetensorsFolder& files) {
+    for (const char* name : {"t2d", "d2t"}) {
+        if (files.find(name) != nullptr) {
+            throw_bad_input("{}: tensor {} maps a pruned vocabulary, which is not built", folder, name);
+        }
+    }
+    if (std::filesystem::exists(folder + "/mask_embedding.pt")) {
+        throw_bad_input("{}: a mask embedding of its own (mask_embedding.pt) is not built", folder);
+    }
+}
+
+SafetensorsWriter::Declared declare(const std::string& name, const Tensor& tensor, const char* dtype) {
+    return {name, dtype, dims_of(tensor.shape)};
+}
+
+void write_tensors(const std::string& path, const std::vector<NamedTensor>& tensors, bool as_f32) {
+    std::vector<SafetensorsWriter::Declared> declared;
+    for (const NamedTensor& entry : tensors) declared.push_back(declare(entry.name, entry.tensor, as_f32 ? "F32" : "BF16"));
+    SafetensorsWriter writer(path, declared, {{"format", "pt"}});
+    for (const NamedTensor& entry : tensors) writer.write(entry.name, entry.tensor);
+    writer.finish();
+}
+
+void write_draft_folder(const std::string& folder, Json config, const std::vector<NamedTensor>& tensors, const DraftProvenance& provenance,
+                        bool as_f32) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) throw_failed("cannot make folder {}: {}", folder, error.message());
+    if (as_f32) config["dtype"] = "float32";
+    write_tensors(folder + "/model.safetensors", tensors, as_f32);
+    write_file_atomically(folder + "/training.json", provenance.training.dump(2) + "\n");
+    write_file_atomically(folder + "/config.json", config.dump(2) + "\n");
+}
+
+}  // namespace
+
+void load_draft(const std::string& folder, const DraftSpec& spec, const DraftTensors& weights) {
+    const SafetensorsFolder files(folder);
+    refuse_foreign_parts(folder, files);
+    FaultList faults(folder);
+    std::set<std::string> expected;
+    std::vector<std::pair<const SafetensorsEntry*, Tensor>> found;
+    for (const NamedTensor& wanted : named_tensors(weights)) {
+        expected.insert(wanted.name);
+        const SafetensorsEntry* entry = find_checked(files, wanted.name, wanted.tensor.shape, faults);
+        if (entry != nullptr) found.emplace_back(entry, wanted.tensor);
+    }
+    // Copies of the target's own tensors, which are used from the target instead.
+    const Shape words{spec.vocabulary, spec.hidden};
+    if (spec.owns_embedding && expected.insert(kEmbedding).second) find_checked(files, kEmbedding, words, faults);
+    if (spec.owns_head && expected.insert(kHead).second) find_checked(files, kHead, words, faults);
+    for (const std::string& name : files.names()) {
+        if (expected.count(name) == 0) faults.add(fmt::format("tensor {} is not part of a DFlash drafter", name));
+    }
+    faults.throw_if_any();
+    for (const auto& [entry, tensor] : found) copy_entry_to_f32(*entry, folder, tensor);
+    files.drop_pages();
+}
+
+void save_draft(const std::string& folder, const DraftSpec& spec, const TargetConfig& target, const DraftTensors& weights,
+                const DraftProvenance& provenance, bool as_f32) {
+    write_draft_folder(folder, draft_spec_to_config_json(spec, target), named_tensors(weights), provenance, as_f32);
+}
+
+void save_speculators(const std::string& folder, const DraftModel& model, const TargetConfig& target, const DraftProvenance& provenance,
+                      bool as_f32) {
+    std::vector<NamedTensor> tensors = named_tensors(model.weights);
+    tensors.push_back({kEmbedding, model.embedding});
+    tensors.push_back({kHead, model.head});
+    write_draft_folder(folder, draft_spec_to_speculators_json(model.spec, target), tensors, provenance, as_f32);
+}
+
+DraftProvenance read_draft_provenance(const std::string& folder) {
+    const std::string path = folder + "/training.json";
+    DraftProvenance provenance;
+    if (std::filesystem::exists(path)) provenance.training = read_json_file(path);
+    if (!provenance.training.is_object()) throw_bad_input("{}: expected a JSON object", path);
+    return provenance;
+}
+
+}  // namespace dflash

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+#include "draft/draft_session.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "draft/draft_layer.h"
+#include "kernels/embedding.h"
+#include "kernels/rms_norm.h"
+#include "model/rope_table.h"
+
+namespace dflash {
+namespace {
+
+struct LayerCache {
+    Tensor k, v;  // f32 (max_tokens, G*D)
+};
+
+struct SessionViews {
+    std::vector<LayerCache> caches;
+    RopeTables rope;               // (max_tokens + W, D/2)
+    Tensor positions;              // i32 (max(max_append, W))
+    Tensor fc_out, ctx;            // f32 (max_append, C)
+    Tensor ids;                    // i32 (W)
+    Tensor begin_row, anchor_row;  // i32 (1)
+    BlockActivations block;        // W rows, one set for all layers
+    BlockScratch scratch;
+    Tensor hidden;  // f32 (W, C)
+    Tensor logits;  // f32 (W, V)
+};
+
+// visit(name, dtype, shape, view) for every buffer of a session: plans them, and binds them.
+template <typename Visit>
+void visit_session(const DraftSpec& spec, const DraftSessionSettings& settings, SessionViews& v, const Visit& visit) {
+    const auto rows_of = [&](const char* name, std::int64_t rows, std::int64_t columns, Tensor& view) {
+        visit(name, DType::kF32, Shape{rows, columns}, view);
+    };
+    const auto ints = [&](const char* name, std::int64_t count, Tensor& view) { visit(name, DType::kI32, Shape{count}, view); };
+    const std::int64_t w = spec.block_size;
+    const std::int64_t queries = spec.heads * spec.head_dim;
+    const std::int64_t keys = spec.kv_heads * spec.head_dim;
+    v.caches.resize(spec.layers.size());
+    for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+        visit(fmt::format("cache.{}.k", i), DType::kF32, Shape{settings.max_tokens, keys}, v.caches[i].k);
+        visit(fmt::format("cache.{}.v", i), DType::kF32, Shape{settings.max_tokens, keys}, v.caches[i].v);
+    }
+    rows_of("rope_cos", settings.max_tokens + w, spec.head_dim / 2, v.rope.cos);
+    rows_of("rope_sin", settings.max_tokens + w, spec.head_dim / 2, v.rope.sin);
+    ints("positions", std::max(settings.max_append, w), v.positions);
+    rows_of("fc_out", settings.max_append, spec.hidden, v.fc_out);
+    rows_of("ctx", settings.max_append, spec.hidden, v.ctx);
+    ints("ids", w, v.ids);
+    ints("begin_row", 1, v.begin_row);
+    ints("anchor_row", 1, v.anchor_row);
+    rows_of("x", w, spec.hidden, v.block.x);
+    rows_of("x_mid", w, spec.hidden, v.block.x_mid);
+    rows_of("q", w, queries, v.block.q_raw);
+    rows_of("k", w, keys, v.block.k_raw);
+    rows_of("v", w, keys, v.block.v);
+    rows_of("attention", w, queries, v.block.attention);
+    rows_of("lse", w, spec.heads, v.block.lse);
+    rows_of("gate", w, spec.intermediate, v.block.gate);
+    rows_of("up", w, spec.intermediate, v.block.up);
+    rows_of("h", w, spec.hidden, v.scratch.h);
+    rows_of("hidden", w, spec.hidden, v.hidden);
+    rows_of("logits", w, spec.vocabulary, v.logits);
+    // Nothing is kept for backward: norms, rotation and the gate work in place.
+    v.scratch.q = v.block.q_raw;
+    v.scratch.k = v.block.k_raw;
+    v.scratch.y = v.block.gate;
+}
+
+}  // namespace
+
+std::vector<BufferSpec> draft_session_buffers(const DraftSpec& spec, const DraftSessionSettings& settings, Lifetime lifetime) {
+    std::vector<BufferSpec> buffers;
+    SessionViews unbound;
+    visit_session(spec, settings, unbound, [&](const std::string& name, DType dtype, const Shape& shape, Tensor&) {
+        buffers.push_back({"draft.session." + name, dtype, shape, Category::kActivations, lifetime});
+    });
+    return buffers;
+}
+
+std::vector<LinearShape> draft_session_linears(const DraftSpec& spec, const DraftSessionSettings& settings) {
+    const std::int64_t c = spec.hidden;
+    const std::int64_t w = spec.block_size;
+    const std::int64_t queries = spec.heads * spec.head_dim;
+    return {
+        LinearShape{settings.max_append, static_cast<std::int64_t>(spec.taps.size()) * c, c},
+        LinearShape{std::max(settings.max_append, w), c, spec.kv_heads * spec.head_dim},
+        LinearShape{w, c, queries},
+        LinearShape{w, queries, c},
+        LinearShape{w, c, spec.intermediate},
+        LinearShape{w, spec.intermediate, c},
+        LinearShape{w, c, spec.vocabulary},
+    };
+}
+
+struct DraftSession::Impl {
+    DraftModel model;
+    DraftSessionSettings settings;
+    SessionViews views;
+    std::int64_t length = 0;
+
+    float eps() const { return static_cast<float>(model.spec.rms_norm_eps); }
+    // Positions length .. length + count - 1.
+    Tensor next_positions(std::int64_t count) const {
+        for (std::int64_t i = 0; i < count; ++i) views.positions.i32()[i] = static_cast<std::int32_t>(length + i);
+        return first_rows(views.positions, count);
+    }
+    void append_rows(const Context& context, const Tensor& taps);
+};
+
+DraftSession::DraftSession(const DraftModel& model, const DraftSessionSettings& settings, const Arena& arena)
+    : impl_(new Impl{model, settings, {}}) {
+    SessionViews& views = impl_->views;
+    visit_session(model.spec, settings, views,
+                  [&](const std::string& name, DType, const Shape&, Tensor& view) { view = arena.tensor("draft.session." + name); });
+    fill_rope_table(model.spec.rope_theta, model.spec.head_dim, RopeScalingLlama3{}, views.rope.cos, views.rope.sin);
+}
+
+DraftSession::~DraftSession() = default;
+
+void DraftSession::reset() { impl_->length = 0; }
+std::int64_t DraftSession::length() const { return impl_->length; }
+
+void DraftSession::Impl::append_rows(const Context& context, const Tensor& taps) {
+    const std::int64_t rows = taps.rows();
+    const Tensor fc_out = first_rows(views.fc_out, rows);
+    const Tensor ctx = first_rows(views.ctx, rows);
+    linear_forward(context, {taps, model.weights.fc, fc_out});
+    rms_norm_forward(context, {fc_out, model.weights.hidden_norm, eps(), 0.0F, Tensor{}, ctx, Tensor{}});
+    const Tensor positions = next_positions(rows);
+    for (std::size_t i = 0; i < views.caches.size(); ++i) {
+        const Tensor k = views.caches[i].k.slice_rows(length, rows);
+        const Tensor v = views.caches[i].v.slice_rows(length, rows);
+        context_keys_forward(context, model.spec, model.weights.layers[i], ctx, positions, views.rope, {k, Tensor{}, k, v});
+    }
+    length += rows;
+}
+
+void DraftSession::append_context(const Context& context, const Tensor& taps) {
+    Impl& session = *impl_;
+    const std::int64_t after = session.length + taps.rows();
+    DFLASH_CHECK(after <= session.settings.max_tokens, "{} context rows in a session planned for {}", after, session.settings.max_tokens);
+    if (after > session.model.spec.max_positions) {
+        throw_bad_input("the text reaches {} tokens, but the drafter is made for {} positions: shorten it, or decode without a drafter",
+                        after, session.model.spec.max_positions);
+    }
+    for (std::int64_t begin = 0; begin < taps.rows(); begin += session.settings.max_append) {
+        session.append_rows(context, taps.slice_rows(begin, std::min(session.settings.max_append, taps.rows() - begin)));
+    }
+}
+
+Tensor DraftSession::propose(const Context& context, std::int32_t anchor) {
+    const Impl& session = *impl_;
+    const DraftModel& model = session.model;
+    const SessionViews& views = session.views;
+    std::fill_n(views.ids.i32(), model.spec.block_size, model.spec.mask_token);
+    views.ids.i32()[0] = anchor;
+    *views.begin_row.i32() = 0;
+    *views.anchor_row.i32() = static_cast<std::int32_t>(session.length);
+    gather_rows(context, {model.embedding, views.ids, views.block.x});
+    BlockForwardParams params;
+    params.spec = &model.spec;
+    params.positions = session.next_positions(model.spec.block_size);
+    params.rope = views.rope;
+    params.begin_row = views.begin_row;
+    params.anchor_row = views.anchor_row;
+    params.num_live = 1;
+    params.keep = views.block;
+    params.scratch = views.scratch;
+    params.out = views.block.x;  // read for the last time by the norm before
+    for (std::size_t i = 0; i < views.caches.size(); ++i) {
+        params.layer = i;
+        params.weights = &model.weights.layers[i];
+        if (i > 0) params.residual = views.block.x_mid;
+        params.k_context = first_rows(views.caches[i].k, session.length);
+        params.v_context = first_rows(views.caches[i].v, session.length);
+        block_forward(context, params);
+    }
+    rms_norm_forward(context, {views.block.x, model.weights.norm, session.eps(), 0.0F, views.block.x_mid, views.hidden, Tensor{}});
+    linear_forward(context, {views.hidden, model.head, views.logits});
+    return views.logits;
+}
+
+}  // namespace dflash
