@@ -45,9 +45,13 @@ void write_file_atomically(const std::string& path, std::string_view content) {
 }
 
 void publish_folder(const std::string& staging, const std::string& path) {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(staging)) sync_path(entry.path().string());
     sync_path(staging);
-    const bool replaces = fs::exists(path);
+    std::error_code unread;
+    for (fs::recursive_directory_iterator it(staging, unread), end; !unread && it != end; it.increment(unread)) {
+        sync_path(it->path().string());
+    }
+    if (unread) throw_failed("{}: cannot be read: {}", staging, unread.message());
+    const bool replaces = path_exists(path);
     if (replaces) {
         exchange_folders(staging, path);
     } else {
@@ -67,6 +71,11 @@ void sync_path(const std::string& path) {
     ::close(fd);
     // Some network file systems have no fsync for folders; there is nothing more to do then.
     if (error != 0 && error != EINVAL) throw_failed("{}: cannot be synced: {}", path, std::strerror(error));
+}
+
+bool path_exists(const std::string& path) {
+    std::error_code unknown;
+    return fs::exists(path, unknown);
 }
 
 std::string read_file(const std::string& path) {

@@ -15,6 +15,7 @@ void publish_folder(const std::string& staging, const std::string& path);
 // fsync of a file or folder.
 void sync_path(const std::string& path);
 
+bool path_exists(const std::string& path);       // false also for a path that cannot be looked at
 std::string read_file(const std::string& path);  // Error(kBadInput) when it cannot be read
 // CRC-32C (Castagnoli), for checkpoints and shards.
 std::uint32_t crc32c(std::string_view bytes, std::uint32_t seed = 0);

@@ -5,10 +5,12 @@
 #include <cstring>
 #include <filesystem>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "base/bf16.h"
 #include "base/error.h"
+#include "io/atomic_file.h"
 #include "io/json.h"
 #include "io/safetensors_header.h"
 #include "io/text.h"
@@ -25,11 +27,13 @@ std::string in_folder(const std::string& folder, const std::string& name) { retu
 
 // Without an index: model.safetensors, else the one *.safetensors file.
 std::string only_file(const std::string& folder) {
-    if (fs::exists(in_folder(folder, "model.safetensors"))) return in_folder(folder, "model.safetensors");
+    if (path_exists(in_folder(folder, "model.safetensors"))) return in_folder(folder, "model.safetensors");
     std::vector<std::string> found;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-        if (entry.path().extension() == ".safetensors") found.push_back(entry.path().filename().string());
+    std::error_code unread;
+    for (fs::directory_iterator it(folder, unread), end; !unread && it != end; it.increment(unread)) {
+        if (it->path().extension() == ".safetensors") found.push_back(it->path().filename().string());
     }
+    if (unread) throw_bad_input("{}: cannot be read: {}", folder, unread.message());
     std::sort(found.begin(), found.end());
     if (found.empty()) throw_bad_input("{}: holds no *.safetensors file", folder);
     if (found.size() > 1) throw_bad_input("{}: holds several *.safetensors files ({}) but no {}", folder, joined_names(found), kIndexName);
@@ -58,7 +62,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& index) {
 void check_shards_exist(const std::string& folder, const std::string& index, const std::map<std::string, std::string>& shard_of) {
     std::set<std::string> absent;
     for (const auto& [name, shard] : shard_of) {
-        if (absent.count(shard) == 0 && !fs::exists(in_folder(folder, shard))) absent.insert(shard);
+        if (absent.count(shard) == 0 && !path_exists(in_folder(folder, shard))) absent.insert(shard);
     }
     if (absent.empty()) return;
     std::vector<std::string> tensors;
@@ -97,9 +101,10 @@ const SafetensorsEntry* SafetensorsFile::find(const std::string& name) const {
 }
 
 SafetensorsFolder::SafetensorsFolder(const std::string& folder) : folder_(folder) {
-    if (!fs::is_directory(folder)) throw_bad_input("{}: is not a folder", folder);
+    std::error_code unknown;
+    if (!fs::is_directory(folder, unknown)) throw_bad_input("{}: is not a folder", folder);
     const std::string index = in_folder(folder, kIndexName);
-    if (fs::exists(index)) {
+    if (path_exists(index)) {
         open_index(index);
     } else {
         files_.emplace_back(only_file(folder));

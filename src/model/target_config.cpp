@@ -5,9 +5,11 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "io/atomic_file.h"
 #include "io/json.h"
 #include "io/text.h"
 
@@ -214,9 +216,8 @@ void add_token_ids(const Json& object, const std::string& key, const std::string
 }
 
 void read_tokens(const Source& source, TargetConfig& config) {
-    const fs::path beside = fs::path(source.path).parent_path() / "generation_config.json";
-    const std::string generation_path = beside.string();
-    const Json generation = fs::exists(beside) ? read_json_file(generation_path) : Json::object();
+    const std::string generation_path = (fs::path(source.path).parent_path() / "generation_config.json").string();
+    const Json generation = path_exists(generation_path) ? read_json_file(generation_path) : Json::object();
     if (!generation.is_object()) throw_bad_input("{}: is not an object", generation_path);
     const auto ids_of = [&](std::initializer_list<const char*> keys) {
         std::vector<std::int32_t> ids;
@@ -241,7 +242,8 @@ std::string architecture_of(const Json& root, const std::string& path) {
 }  // namespace
 
 TargetConfig read_target_config(const std::string& path_or_folder) {
-    const bool is_folder = fs::is_directory(path_or_folder);
+    std::error_code unknown;
+    const bool is_folder = fs::is_directory(path_or_folder, unknown);
     const std::string path = is_folder ? (fs::path(path_or_folder) / "config.json").string() : path_or_folder;
     const Json root = read_json_file(path);
     if (!root.is_object()) throw_bad_input("{}: is not an object", path);
