@@ -28,11 +28,12 @@ TemplateKind resolve_template(const std::string& name, const std::string& target
 struct RenderedChat {
     std::vector<std::int32_t> ids;
     std::vector<std::uint8_t> loss_mask;  // same length
+    bool has_control_text = false;        // a message spells a control token; it was encoded as plain text
 };
 // Whole conversation, for training. Throws Error(kBadInput) when the template cannot express the row.
 RenderedChat render_chat(const ChatRow& row, const ChatTemplate& chat_template, const Tokenizer& tokenizer);
-// Prompt for generation: `prompt_ids`, or `prompt` encoded as raw text (added tokens parsed), or the messages without their last
-// assistant turn, followed by the generation prompt.
+// Prompt for generation: `prompt_ids`, or `prompt` encoded as raw text (added tokens parsed), or ready `input_ids` up to the last
+// supervised run, or the messages without a last assistant turn, followed by the generation prompt.
 std::vector<std::int32_t> render_prompt(const ChatRow& row, const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
 }  // namespace dflash

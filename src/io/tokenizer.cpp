@@ -24,13 +24,13 @@ namespace {
 // Finds the longest added token that starts at a place. Tokens are few and their first bytes fewer.
 class AddedTokenFinder {
 public:
-    void add(const std::string& content, std::int32_t id) {
+    void add(const std::string& content, std::size_t token) {
         auto& bucket = by_first_byte_[static_cast<unsigned char>(content[0])];
         const auto shorter = [&](const Entry& entry) { return entry.content.size() < content.size(); };
-        bucket.insert(std::find_if(bucket.begin(), bucket.end(), shorter), {content, id});
+        bucket.insert(std::find_if(bucket.begin(), bucket.end(), shorter), {content, token});
     }
 
-    // Cuts `text` at the tokens: plain(stretch) and token(id) are called in the order of the text.
+    // Cuts `text` at the tokens: plain(stretch) and token(place in added_tokens, stretch) are called in the order of the text.
     template <typename Plain, typename Token>
     void cut(std::string_view text, Plain plain, Token token) const {
         std::size_t begin = 0;
@@ -41,7 +41,7 @@ public:
                 continue;
             }
             if (at > begin) plain(text.substr(begin, at - begin));
-            token(found->id);
+            token(found->token, text.substr(at, found->content.size()));
             begin = at = at + found->content.size();
         }
         if (begin < text.size()) plain(text.substr(begin));
@@ -50,7 +50,7 @@ public:
 private:
     struct Entry {
         std::string content;
-        std::int32_t id;
+        std::size_t token;
     };
     const Entry* longest_at(std::string_view text) const {
         for (const Entry& entry : by_first_byte_[static_cast<unsigned char>(text[0])]) {
@@ -72,8 +72,9 @@ struct Tokenizer::Impl {
     std::unordered_map<std::string, std::int32_t> whole_words;  // bytes -> id; filled for ignore_merges alone
     std::vector<std::optional<std::string>> bytes_of_id;
     std::vector<SplitPattern> patterns;
-    AddedTokenFinder raw_added;
-    AddedTokenFinder normalized_added;
+    AddedTokenFinder all_added;
+    AddedTokenFinder raw_added;         // those looked for before normalization
+    AddedTokenFinder normalized_added;  // and after
 
     void index_vocabulary();
     void index_added_tokens();
@@ -115,10 +116,11 @@ void Tokenizer::Impl::index_added_tokens() {
         }
         if (known == file.vocabulary.end()) set_bytes(token.id, token.content, token.content);
         bytes_of_id[static_cast<std::size_t>(token.id)] = token.content;
+        all_added.add(token.content, i);
         if (file.is_added_normalized[i]) {
-            normalized_added.add(file.is_nfc ? to_nfc(token.content) : token.content, token.id);
+            normalized_added.add(file.is_nfc ? to_nfc(token.content) : token.content, i);
         } else {
-            raw_added.add(token.content, token.id);
+            raw_added.add(token.content, i);
         }
     }
 }
@@ -127,7 +129,8 @@ void Tokenizer::Impl::encode_piece(std::string_view piece, bool parse_added, std
     const std::string normalized = file.is_nfc ? to_nfc(piece) : std::string(piece);
     if (!parse_added) return encode_normalized(normalized, ids);
     normalized_added.cut(
-        normalized, [&](std::string_view text) { encode_normalized(text, ids); }, [&](std::int32_t id) { ids.push_back(id); });
+        normalized, [&](std::string_view text) { encode_normalized(text, ids); },
+        [&](std::size_t token, std::string_view) { ids.push_back(file.added_tokens[token].id); });
 }
 
 void Tokenizer::Impl::encode_normalized(std::string_view text, std::vector<std::int32_t>& ids) const {
@@ -180,12 +183,25 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool parse_ad
     std::vector<std::int32_t> ids;
     const auto plain = [&](std::string_view piece) { impl_->encode_piece(piece, parse_added, ids); };
     if (parse_added) {
-        impl_->raw_added.cut(text, plain, [&](std::int32_t id) { ids.push_back(id); });
+        impl_->raw_added.cut(text, plain, [&](std::size_t token, std::string_view) { ids.push_back(impl_->file.added_tokens[token].id); });
     } else if (!text.empty()) {
         plain(text);
     }
     return ids;
 }
+
+std::vector<AddedTokenSpan> Tokenizer::find_added_tokens(std::string_view text) const {
+    std::vector<AddedTokenSpan> spans;
+    const auto found = [&](std::size_t token, std::string_view stretch) {
+        const auto begin = static_cast<std::size_t>(stretch.data() - text.data());
+        spans.push_back({begin, begin + stretch.size(), &impl_->file.added_tokens[token]});
+    };
+    impl_->all_added.cut(
+        text, [](std::string_view) {}, found);
+    return spans;
+}
+
+std::string Tokenizer::normalized(std::string_view text) const { return impl_->file.is_nfc ? to_nfc(text) : std::string(text); }
 
 std::string Tokenizer::decode(const std::vector<std::int32_t>& ids, bool skip_special) const {
     std::string text;

@@ -3,6 +3,7 @@
 // alphabet, merges by rank. Exact against the `tokenizers` library; time grows linearly with the text.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,6 +17,12 @@ struct AddedToken {
     std::int32_t id = 0;
     std::string content;
     bool special = false;
+};
+
+struct AddedTokenSpan {
+    std::size_t begin = 0;  // bytes
+    std::size_t end = 0;
+    const AddedToken* token = nullptr;  // owned by the tokenizer
 };
 
 class Tokenizer {
@@ -32,6 +39,10 @@ public:
     // (what a user wrote can then not forge a control token). Text that is not UTF-8 is Error(kBadInput). Nothing is put in front or
     // behind: a begin-of-text token is the template's business. Thread-safe.
     std::vector<std::int32_t> encode(std::string_view text, bool parse_added = true) const;
+    // The added tokens that the text spells, leftmost and longest first.
+    std::vector<AddedTokenSpan> find_added_tokens(std::string_view text) const;
+    // The text as encode() sees it: in NFC where the file asks for that.
+    std::string normalized(std::string_view text) const;
     // Lossless for ids from encode(), apart from NFC. Unknown ids are Error(kBadInput).
     std::string decode(const std::vector<std::int32_t>& ids, bool skip_special = false) const;
     // Raw bytes of one id (may be a part of a UTF-8 character: streaming joins them).
