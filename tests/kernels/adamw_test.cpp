@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/adamw.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/ref/adamw.h"
+#include "support/close.h"
+#include "support/data.h"
+
+namespace dflash {
+namespace {
+
+using testing::close;
+using testing::random_f32;
+using testing::to_double;
+
+struct State {
+    State(std::int64_t n, std::uint64_t seed, float decay)
+        : weight(random_f32({n}, seed)),
+          gradient(random_f32({n}, seed + 1)),
+          m(DType::kF32, {n}),
+          v(DType::kF32, {n}),
+          tensor{weight, gradient, m, v, decay} {}
+    HostBuffer weight, gradient, m, v;
+    AdamWTensor tensor;
+};
+
+TEST(AdamW, SeveralStepsOverTensorsOfOddSizesMatchTheReference) {
+    const Context context;
+    std::vector<State> states;
+    std::vector<AdamWTensor> tensors;
+    std::uint64_t seed = 1;
+    for (const std::int64_t n : {1, 17, 0, 9000, 4099}) states.emplace_back(n, seed += 10, n % 2 == 0 ? 0.1F : 0.0F);
+    for (const State& s : states) tensors.push_back(s.tensor);
+    std::vector<std::vector<double>> weight, m, v;
+    for (const State& s : states) {
+        weight.push_back(to_double(s.weight));
+        m.push_back(to_double(s.m));
+        v.push_back(to_double(s.v));
+    }
+    for (std::int64_t step = 1; step <= 20; ++step) {
+        for (std::size_t i = 0; i < states.size(); ++i) {
+            const HostBuffer fresh = random_f32({states[i].gradient.tensor().elements()}, seed += 1);
+            if (fresh.tensor().elements() > 0) std::memcpy(states[i].gradient.tensor().data, fresh.tensor().data, fresh.tensor().bytes());
+            const ref::AdamWSettings<double> settings{1e-2F, 0.9F, 0.999F, 1e-8F, states[i].tensor.weight_decay, 0.5, step};
+            ref::adamw_step(weight[i].data(), to_double(fresh).data(), m[i].data(), v[i].data(), fresh.tensor().elements(), settings);
+        }
+        adamw_step(context, {.tensors = &tensors, .lr = 1e-2F, .step = step, .grad_scale = 0.5});
+    }
+    for (std::size_t i = 0; i < states.size(); ++i) {
+        if (weight[i].empty()) continue;
+        EXPECT_TRUE(close(states[i].weight, weight[i], testing::kGradientF32)) << "tensor " << i;
+        EXPECT_TRUE(close(states[i].m, m[i], testing::kGradientF32)) << "tensor " << i;
+        EXPECT_TRUE(close(states[i].v, v[i], testing::kGradientF32)) << "tensor " << i;
+    }
+}
+
+// A gain of 1 moves by the rate in each step of a constant gradient: small rates are not lost to rounding.
+TEST(AdamW, AGainOfOneMovesByTheRateInEachOf200Steps) {
+    const Context context;
+    State s(33, 1, 0.0F);
+    for (std::int64_t i = 0; i < 33; ++i) {
+        s.weight.tensor().f32()[i] = 1.0F;
+        s.gradient.tensor().f32()[i] = 0.25F;
+    }
+    std::vector<AdamWTensor> tensors = {s.tensor};
+    for (std::int64_t step = 1; step <= 200; ++step) adamw_step(context, {.tensors = &tensors, .lr = 1e-4F, .step = step});
+    const std::vector<double> expected(33, 1.0 - 200 * 1e-4);
+    EXPECT_TRUE(close(s.weight, expected, testing::kGradientF32));
+}
+
+TEST(AdamW, AZeroGradientLeavesAWeightWithoutDecay) {
+    const Context context;
+    State s(5, 1, 0.0F);
+    std::memset(s.gradient.tensor().data, 0, s.gradient.tensor().bytes());
+    const std::vector<double> before = to_double(s.weight);
+    std::vector<AdamWTensor> tensors = {s.tensor};
+    adamw_step(context, {.tensors = &tensors, .lr = 1e-2F});
+    EXPECT_EQ(before, to_double(s.weight));
+}
+
+TEST(SumOfSquares, MatchesDoubleAndRepeatsItsBits) {
+    const Context context;
+    const HostBuffer a = random_f32({100003}, 1, 1e-4), b = random_f32({7}, 2), none = random_f32({0}, 3);
+    double expected = 0;
+    for (const double x : to_double(a)) expected += x * x;
+    for (const double x : to_double(b)) expected += x * x;
+    const std::vector<double> got = {sum_of_squares(context, {a, none, b})};
+    EXPECT_TRUE(close(std::span<const double>(got), std::span<const double>(std::vector<double>{expected}), testing::kChunkF32));
+    EXPECT_EQ(got[0], sum_of_squares(context, {a, none, b}));
+    EXPECT_EQ(sum_of_squares(context, {}), 0.0);
+    b.tensor().f32()[3] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_TRUE(std::isnan(sum_of_squares(context, {a, b})));
+}
+
+}  // namespace
+}  // namespace dflash

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/rms_norm.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/ref/rms_norm.h"
+#include "support/close.h"
+#include "support/data.h"
+#include "support/gradcheck.h"
+
+namespace dflash {
+namespace {
+
+using testing::close;
+using testing::poisoned_f32;
+using testing::random_f32;
+using testing::to_double;
+
+struct NormCase {
+    std::int64_t rows, columns;
+    float eps, offset;
+};
+class RmsNorm : public ::testing::TestWithParam<NormCase> {
+protected:
+    std::size_t size() const { return static_cast<std::size_t>(c_.rows * c_.columns); }
+    Context context_;
+    NormCase c_ = GetParam();
+    HostBuffer x_ = random_f32({c_.rows, c_.columns}, 1);
+    HostBuffer w_ = random_f32({c_.columns}, 2, 0.3, 1.0 - c_.offset);
+    HostBuffer dy_ = random_f32({c_.rows, c_.columns}, 3);
+};
+
+TEST_P(RmsNorm, ForwardAndBackwardMatchTheReference) {
+    const HostBuffer y = poisoned_f32({c_.rows, c_.columns});
+    const HostBuffer rstd = poisoned_f32({c_.rows});
+    rms_norm_forward(context_, {.x = x_, .weight = w_, .eps = c_.eps, .weight_offset = c_.offset, .residual = {}, .y = y, .rstd = rstd});
+    const std::vector<double> x = to_double(x_), w = to_double(w_), dy = to_double(dy_);
+    std::vector<double> y_ref(size()), rstd_ref(static_cast<std::size_t>(c_.rows));
+    ref::rms_norm_forward<double>(x.data(), w.data(), y_ref.data(), rstd_ref.data(), c_.rows, c_.columns, c_.eps, c_.offset);
+    EXPECT_TRUE(close(y, y_ref, testing::kOpF32));
+    EXPECT_TRUE(close(rstd, rstd_ref, testing::kOpF32));
+
+    const HostBuffer dx = random_f32({c_.rows, c_.columns}, 4);
+    const HostBuffer dw = random_f32({c_.columns}, 5);
+    std::vector<double> dx_ref = to_double(dx), dw_ref = to_double(dw);
+    rms_norm_backward(context_, {.d_y = dy_, .x = x_, .weight = w_, .rstd = rstd, .weight_offset = c_.offset, .d_x = dx, .d_weight = dw});
+    ref::rms_norm_backward<double>(dy.data(), x.data(), w.data(), dx_ref.data(), dw_ref.data(), c_.rows, c_.columns, c_.eps, c_.offset);
+    EXPECT_TRUE(close(dx, dx_ref, testing::kGradientF32));
+    EXPECT_TRUE(close(dw, dw_ref, testing::kGradientF32));
+}
+
+TEST_P(RmsNorm, OverwritingBackwardReplacesWhatWasThereAndMayWriteOverItsInput) {
+    const HostBuffer y = poisoned_f32({c_.rows, c_.columns});
+    const HostBuffer rstd = poisoned_f32({c_.rows});
+    rms_norm_forward(context_, {.x = x_, .weight = w_, .eps = c_.eps, .weight_offset = c_.offset, .residual = {}, .y = y, .rstd = rstd});
+    std::vector<double> dx_ref(size(), 0.0), dw_ref(static_cast<std::size_t>(c_.columns), 0.0);
+    ref::rms_norm_backward<double>(to_double(dy_).data(), to_double(x_).data(), to_double(w_).data(), dx_ref.data(), dw_ref.data(), c_.rows,
+                                   c_.columns, c_.eps, c_.offset);
+    const HostBuffer dw(DType::kF32, {c_.columns});
+    rms_norm_backward(context_, {.d_y = dy_,
+                                 .x = x_,
+                                 .weight = w_,
+                                 .rstd = rstd,
+                                 .weight_offset = c_.offset,
+                                 .d_x = dy_,
+                                 .write = Write::kOverwrite,
+                                 .d_weight = dw});
+    EXPECT_TRUE(close(dy_, dx_ref, testing::kGradientF32));
+    EXPECT_TRUE(close(dw, dw_ref, testing::kGradientF32));
+}
+
+TEST_P(RmsNorm, TheResidualIsAddedFirstAndKept) {
+    const HostBuffer residual = random_f32({c_.rows, c_.columns}, 6);
+    std::vector<double> sum = to_double(x_);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += to_double(residual)[i];
+    const HostBuffer y = poisoned_f32({c_.rows, c_.columns});
+    rms_norm_forward(context_,
+                     {.x = x_, .weight = w_, .eps = c_.eps, .weight_offset = c_.offset, .residual = residual, .y = y, .rstd = {}});
+    std::vector<double> y_ref(size());
+    ref::rms_norm_forward<double>(sum.data(), to_double(w_).data(), y_ref.data(), nullptr, c_.rows, c_.columns, c_.eps, c_.offset);
+    EXPECT_TRUE(close(x_, sum, testing::kOpF32));
+    EXPECT_TRUE(close(y, y_ref, testing::kOpF32));
+}
+
+TEST_P(RmsNorm, GatedKindsMatchTheReference) {
+    const HostBuffer z = random_f32({c_.rows, c_.columns}, 7, 3.0);
+    for (const bool sigmoid_gate : {false, true}) {
+        const HostBuffer y = poisoned_f32({c_.rows, c_.columns});
+        gated_rms_norm_forward(context_, {x_, z, w_, c_.eps, sigmoid_gate, y});
+        std::vector<double> ref(size());
+        ref::gated_rms_norm_forward<double>(to_double(x_).data(), to_double(z).data(), to_double(w_).data(), ref.data(), c_.rows,
+                                            c_.columns, c_.eps, sigmoid_gate);
+        EXPECT_TRUE(close(y, ref, testing::kOpF32));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm,
+                         ::testing::Values(NormCase{1, 3, 1e-6F, 0}, NormCase{3, 15, 1e-6F, 1}, NormCase{5, 64, 0.3F, 0},
+                                           NormCase{7, 257, 1e-5F, 1}, NormCase{130, 256, 1e-6F, 0}));
+
+TEST(RmsNormRef, GradientIsTheDerivative) {
+    const std::int64_t rows = 2, columns = 5;
+    const double eps = 1e-3, offset = 1;
+    std::vector<double> x = to_double(random_f32({rows, columns}, 1)), w = to_double(random_f32({columns}, 2));
+    const std::vector<double> dy = to_double(random_f32({rows, columns}, 3));
+    const auto loss = [&] {
+        std::vector<double> y(dy.size());
+        ref::rms_norm_forward<double>(x.data(), w.data(), y.data(), nullptr, rows, columns, eps, offset);
+        return testing::dot(y, dy);
+    };
+    std::vector<double> dx(x.size(), 0.0), dw(w.size(), 0.0);
+    ref::rms_norm_backward<double>(dy.data(), x.data(), w.data(), dx.data(), dw.data(), rows, columns, eps, offset);
+    EXPECT_TRUE(testing::gradient_matches(dx, x, loss));
+    EXPECT_TRUE(testing::gradient_matches(dw, w, loss));
+}
+
+// Zero-centred weights of zero are the identity gain; a row of zeros stays zero.
+TEST(RmsNormMeaning, ZeroWeightsWithOffsetOneAreTheIdentityGain) {
+    const Context context;
+    const HostBuffer x = random_f32({2, 33}, 1);
+    const HostBuffer zero(DType::kF32, {33});
+    const HostBuffer ones = random_f32({33}, 1, 0.0, 1.0);
+    const HostBuffer a = poisoned_f32({2, 33}), b = poisoned_f32({2, 33});
+    rms_norm_forward(context, {.x = x, .weight = zero, .weight_offset = 1, .residual = {}, .y = a, .rstd = {}});
+    rms_norm_forward(context, {.x = x, .weight = ones, .weight_offset = 0, .residual = {}, .y = b, .rstd = {}});
+    EXPECT_TRUE(close(a, to_double(b), testing::kOpF32));
+    const HostBuffer zeros(DType::kF32, {2, 33});
+    rms_norm_forward(context, {.x = zeros, .weight = ones, .residual = {}, .y = a, .rstd = {}});
+    for (const float value : testing::f32_span(a)) EXPECT_EQ(value, 0.0F);
+}
+
+TEST(RmsNormMeaning, ANanStaysInItsRow) {
+    const Context context;
+    const HostBuffer x = random_f32({2, 20}, 1);
+    x.tensor().f32()[3] = std::numeric_limits<float>::quiet_NaN();
+    const HostBuffer w = random_f32({20}, 2);
+    const HostBuffer y = poisoned_f32({2, 20});
+    rms_norm_forward(context, {.x = x, .weight = w, .residual = {}, .y = y, .rstd = {}});
+    EXPECT_TRUE(std::isnan(y.tensor().f32()[19]));
+    EXPECT_FALSE(std::isnan(y.tensor().f32()[20]));
+}
+
+TEST(RmsNormChecks, NoRowsAreFineAndWrongSizesAreRefused) {
+    const Context context;
+    const HostBuffer none = random_f32({0, 8}, 1);
+    const HostBuffer w = random_f32({8}, 2);
+    EXPECT_NO_THROW(rms_norm_forward(context, {.x = none, .weight = w, .residual = {}, .y = none, .rstd = {}}));
+    const HostBuffer x = random_f32({2, 8}, 1);
+    const HostBuffer y = random_f32({2, 7}, 1);
+    EXPECT_THROW(rms_norm_forward(context, {.x = x, .weight = w, .residual = {}, .y = y, .rstd = {}}), Error);
+}
+
+}  // namespace
+}  // namespace dflash
