@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Packing and prefetching. The order of micro-batches is a pure function of (data set, seed, epoch, token budget): documents are shuffled
-// by epoch, packed greedily into rows of at most `token_budget` tokens, longer documents truncated to it and counted.
+// by epoch, packed into rows of at most `token_budget` tokens (epoch_packer.h), longer documents cut to it and counted.
 // Rank r of R takes micro-batches r, r + R, ...; every rank gets the same number (empty ones fill up).
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "data/dataset.h"
@@ -18,7 +19,14 @@ std::vector<std::vector<std::int64_t>> pack_epoch(const Dataset& dataset, std::u
                                                   std::int64_t token_budget);
 
 // Fills `batch` from documents of the data set; documents over the budget are cut to it.
-void fill_batch(const Dataset& dataset, const std::vector<std::int64_t>& documents, std::int64_t token_budget, PackedBatch& batch);
+void fill_batch(const Dataset& dataset, std::span<const std::int64_t> documents, std::int64_t token_budget, PackedBatch& batch);
+
+// What an epoch loses to the budget: tokens of the data set = tokens of its micro-batches + tokens cut.
+struct CutCount {
+    std::int64_t documents = 0;
+    std::int64_t tokens = 0;
+};
+CutCount count_cut(const Dataset& dataset, std::int64_t token_budget);
 
 struct LoaderSettings {
     std::uint64_t seed = 0;
@@ -28,14 +36,14 @@ struct LoaderSettings {
     int prefetch = 2;
 };
 
-// A background thread keeps `prefetch` batches ready. next() allocates nothing of size after the first epoch's order is known
-// (orders of later epochs reuse their storage).
+// A background thread keeps `prefetch` batches ready. All storage, batches and orders of epochs, is reserved by the constructor.
+// The data set must outlive the loader. Used from one thread.
 class Loader {
 public:
     Loader(const Dataset& dataset, const LoaderSettings& settings);
     ~Loader();
     std::int64_t batches_in_epoch(std::int64_t epoch) const;  // of this rank
-    // Continue with this rank's micro-batch `cursor` of `epoch` (for resume).
+    // Continue with this rank's micro-batch `cursor` of `epoch` (for resume); a cursor at an epoch's end means the next one's start.
     void seek(std::int64_t epoch, std::int64_t cursor);
     // The next micro-batch; valid until the next call. Runs on into the next epoch without end. Rethrows a thread's error.
     const PackedBatch& next();
