@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// Where a run's micro-batches and features come from: the target on this device over --data, or a folder of stored features.
+#pragma once
+
+#include <memory>
+
+#include "comm/communicator.h"
+#include "data/loader.h"
+#include "target/features.h"
+#include "target/target_model.h"
+#include "tensor/arena.h"
+#include "train/run_inputs.h"
+#include "train/run_plan.h"
+
+namespace dflash {
+
+class TrainingSources {
+public:
+    // `inputs` and `arena` must outlive it.
+    TrainingSources(const RunInputs& inputs, const RunPlan& plan, const TargetWeights& weights, const Arena& arena,
+                    const Communicator& communicator);
+    ~TrainingSources();
+    FeatureSource& training() { return *training_; }
+    FeatureSource* validation() { return validation_.get(); }  // null without --val-data
+
+private:
+    std::unique_ptr<TargetModel> model_;
+    std::unique_ptr<Loader> training_loader_, validation_loader_;
+    std::unique_ptr<FeatureSource> training_, validation_;
+};
+
+}  // namespace dflash

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// Times one optimizer step of a drafter of a given shape on random features, phase by phase, beside what the machine's own matrix product
+// reaches in the same run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "train/step_flops.h"
+
+namespace dflash {
+
+struct BenchShape {
+    std::int64_t hidden = 0, intermediate = 0, heads = 0, kv_heads = 0, head_dim = 0, layers = 0, taps = 5;
+    std::int64_t vocabulary = 0, tokens = 0, anchors = 0, block_size = 0;
+    std::int64_t window = 0;  // of all but the last layer; 0 = full attention throughout
+};
+// A JSON object with these keys (`taps` and `window` may be left out). Error(kBadInput) names what is missing.
+BenchShape parse_bench_shape(const std::string& json_text, const std::string& where);
+
+struct PhaseTimes {
+    std::string name;
+    std::vector<double> ms;  // one a repeat
+};
+struct StepBench {
+    std::vector<PhaseTimes> phases;  // forward, loss, backward, optimizer
+    std::vector<double> step_ms;
+    StepFlops flops;
+    double ceiling_flops_per_second = 0;  // best fp32 product of 2,048 cubed
+    std::size_t planned_bytes = 0;
+    double median_step_ms() const;
+    double share_of_ceiling() const;  // of the median step
+};
+StepBench run_step_bench(const BenchShape& shape, std::int64_t repeats);
+
+double median(std::vector<double> values);
+
+}  // namespace dflash

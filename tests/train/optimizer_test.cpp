@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#include "train/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/close.h"
+#include "support/data.h"
+#include "train/toy_run.h"
+
+namespace dflash {
+namespace {
+
+struct Toy {
+    Toy() : target(testing::toy_target_config()), spec(testing::toy_draft_spec(target, 1)), plan(make()), arena(Device{}, plan) {
+        weights = bind_draft_tensors(spec, "draft.weight", arena);
+        optimizer = std::make_unique<Optimizer>(spec, weights, arena);
+        optimizer->zero_moments(context);
+        optimizer->zero_gradients(context);
+        initialise_draft(weights, 1);
+    }
+    Plan make() const {
+        std::vector<BufferSpec> buffers = optimizer_buffers(spec, {0, 0}, {0, 0});
+        const std::vector<BufferSpec> own = draft_tensor_buffers(spec, "draft.weight", Category::kMaster, {0, 0});
+        buffers.insert(buffers.end(), own.begin(), own.end());
+        return make_plan({"all"}, buffers);
+    }
+    void set_gradients(float value) {
+        for (const NamedTensor& gradient : optimizer->named_gradients()) {
+            for (std::int64_t i = 0; i < gradient.tensor.elements(); ++i) gradient.tensor.f32()[i] = value;
+        }
+    }
+    std::int64_t parameters() const {
+        std::int64_t count = 0;
+        for (const NamedTensor& weight : optimizer->named_weights()) count += weight.tensor.elements();
+        return count;
+    }
+    TargetConfig target;
+    DraftSpec spec;
+    Plan plan;
+    Arena arena;
+    Context context;
+    DraftTensors weights;
+    std::unique_ptr<Optimizer> optimizer;
+};
+
+// A gain of 1.0 under a constant gradient at a rate far below bf16's step at 1.0: only an f32 master moves.
+TEST(Optimizer, SmallRatesMoveGainsOfOne) {
+    Toy toy;
+    toy.set_gradients(0.5F);
+    for (std::int64_t step = 1; step <= 200; ++step) {
+        const double norm = toy.optimizer->gradient_norm(toy.context, 1.0);
+        toy.optimizer->update(toy.context, {.lr = 1e-4, .weight_sum = 1.0, .max_grad_norm = 0, .step = step}, norm);
+    }
+    const std::vector<float> expected(static_cast<std::size_t>(toy.weights.norm.elements()), 0.98F);
+    EXPECT_TRUE(testing::close(testing::f32_span(toy.weights.norm), std::span<const float>(expected), testing::kGradientF32));
+}
+
+TEST(Optimizer, GradientsAreScaledOnceByTheWeightSum) {
+    Toy one;
+    Toy other;
+    one.set_gradients(3.0F);
+    other.set_gradients(3.0F * 8);
+    const double norm = one.optimizer->gradient_norm(one.context, 2.0);
+    EXPECT_DOUBLE_EQ(norm, 1.5 * std::sqrt(static_cast<double>(one.parameters())));
+    EXPECT_DOUBLE_EQ(other.optimizer->gradient_norm(other.context, 16.0), norm);
+    one.optimizer->update(one.context, {.lr = 1e-3, .weight_sum = 2.0, .max_grad_norm = 0, .step = 1}, norm);
+    other.optimizer->update(other.context, {.lr = 1e-3, .weight_sum = 16.0, .max_grad_norm = 0, .step = 1}, norm);
+    EXPECT_TRUE(testing::close(one.weights.fc, testing::to_double(other.weights.fc), testing::kOpF32));
+}
+
+TEST(Optimizer, ClipsToTheNormAndLeavesSmallGradientsAlone) {
+    for (const double limit : {0.25, 1e9}) {
+        Toy toy;
+        toy.set_gradients(1.0F);
+        const double norm = toy.optimizer->gradient_norm(toy.context, 1.0);
+        toy.optimizer->update(toy.context, {.lr = 1e-3, .weight_sum = 1.0, .max_grad_norm = limit, .step = 1}, norm);
+        // The first moment is 0.1 of the clipped gradient.
+        const Tensor m = toy.optimizer->state().front().m;
+        const double expected = 0.1 * std::min(1.0, limit / norm);
+        const std::vector<double> all(static_cast<std::size_t>(m.elements()), expected);
+        EXPECT_TRUE(testing::close(m, all, testing::kOpF32));
+    }
+}
+
+TEST(Optimizer, NothingSupervisedIsAZeroGradient) {
+    Toy toy;
+    toy.set_gradients(0.0F);
+    EXPECT_EQ(toy.optimizer->gradient_norm(toy.context, 0.0), 0.0);
+    const std::vector<double> before = testing::to_double(toy.weights.fc);
+    toy.optimizer->update(toy.context, {.lr = 1e-3, .weight_sum = 0.0, .max_grad_norm = 1, .step = 1}, 0.0);
+    EXPECT_EQ(testing::to_double(toy.weights.fc), before);
+}
+
+}  // namespace
+}  // namespace dflash

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+// After its first step the training loop maps no memory and takes no heap block of 64 KiB or more: evaluations and checkpoints included.
+// The allocator and mmap are replaced in this program, so that every call is seen, from whatever library.
+#include <errno.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+
+#include "base/log.h"
+#include "train/train_fixture.h"
+#include "train/trainer.h"
+
+namespace {
+
+constexpr std::size_t kLargeBlock = 64 * 1024;
+std::atomic<bool> counting{false};
+std::atomic<std::size_t> large_blocks{0}, largest_block{0}, mappings{0};
+
+void note_block(std::size_t bytes) {
+    if (!counting || bytes < kLargeBlock) return;
+    ++large_blocks;
+    if (bytes > largest_block) largest_block = bytes;
+}
+
+}  // namespace
+
+extern "C" {
+void* __libc_malloc(std::size_t bytes);                           // NOLINT
+void* __libc_calloc(std::size_t count, std::size_t bytes);        // NOLINT
+void* __libc_realloc(void* block, std::size_t bytes);             // NOLINT
+void* __libc_memalign(std::size_t alignment, std::size_t bytes);  // NOLINT
+
+void* malloc(std::size_t bytes) noexcept {
+    note_block(bytes);
+    return __libc_malloc(bytes);
+}
+void* calloc(std::size_t count, std::size_t bytes) noexcept {
+    note_block(count * bytes);
+    return __libc_calloc(count, bytes);
+}
+void* realloc(void* block, std::size_t bytes) noexcept {
+    note_block(bytes);
+    return __libc_realloc(block, bytes);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept {
+    note_block(bytes);
+    return __libc_memalign(alignment, bytes);
+}
+int posix_memalign(void** block, std::size_t alignment, std::size_t bytes) noexcept {
+    note_block(bytes);
+    *block = __libc_memalign(alignment, bytes);
+    return *block == nullptr ? ENOMEM : 0;
+}
+void* mmap(void* address, std::size_t bytes, int protection, int flags, int file, off_t offset) noexcept {
+    if (counting) ++mappings;
+    return reinterpret_cast<void*>(syscall(SYS_mmap, address, bytes, protection, flags, file, offset));
+}
+}
+
+namespace dflash {
+namespace {
+
+TEST(TrainMemory, TheCounterSeesLargeBlocksAndMappings) {
+    large_blocks = mappings = 0;
+    counting = true;
+    void* volatile block = std::malloc(kLargeBlock);
+    void* volatile small = std::malloc(kLargeBlock - 1);
+    const std::vector<char> vector(kLargeBlock);
+    void* const map = ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    counting = false;
+    munmap(map, 4096);
+    std::free(block);
+    std::free(small);
+    EXPECT_EQ(vector.size(), kLargeBlock);
+    EXPECT_EQ(large_blocks.load(), 2U);
+    EXPECT_EQ(mappings.load(), 1U);
+}
+
+void expect_steady_loop(const std::string& target) {
+    set_log_level(LogLevel::kError);
+    const testing::TemporaryFolder folder;
+    RunSettings settings = testing::small_run(target, folder, "run");
+    settings.steps = 0;
+    settings.epochs = 4;
+    settings.accumulate = 1;
+    settings.token_budget = 512;
+    settings.max_anchors = 64;
+    settings.val_data = folder.file("val-data");
+    settings.eval_every = 3;
+    settings.save_every = 4;
+    settings.eval_new_tokens = 24;
+    large_blocks = largest_block = mappings = 0;
+    std::int64_t evaluations = 0;
+    std::int64_t last_epoch = 0;
+    const TrainSummary summary = run_training(settings, {.on_step =
+                                                             [&](const StepMetrics& metrics) {
+                                                                 last_epoch = metrics.epoch;
+                                                                 counting = metrics.step < metrics.total_steps;
+                                                             },
+                                                         .on_eval = [&](const EvalMetrics&) { ++evaluations; },
+                                                         .stop_requested = {}});
+    counting = false;
+    set_log_level(LogLevel::kInfo);
+    ASSERT_GT(summary.step, 12);
+    EXPECT_GT(evaluations, 3);
+    EXPECT_EQ(last_epoch, 3);
+    EXPECT_EQ(large_blocks.load(), 0U) << "the largest was " << largest_block.load() << " bytes";
+    EXPECT_EQ(mappings.load(), 0U);
+    EXPECT_LE(summary.resident_peak_bytes, summary.planned_bytes + 150000000);
+}
+
+TEST(TrainMemory, LoopOnADenseTargetIsSteady) { expect_steady_loop("tiny-qwen3"); }
+
+TEST(TrainMemory, LoopOnAHybridTargetIsSteady) { expect_steady_loop("tiny-qwen3.5"); }
+
+}  // namespace
+}  // namespace dflash
