@@ -45,6 +45,7 @@ struct MatmulOperands {
     std::int64_t b_stride;
     float* c;
     std::int64_t c_stride;
+    std::int64_t a_step = 1;  // between A's elements along k; with a_stride 1 this reads A from its transpose
 };
 
 template <int kRows, int kVectors, class D>
@@ -59,7 +60,7 @@ HWY_INLINE void multiply_tile(D d, const MatmulOperands& o, std::int64_t row, st
         V b[kVectors];
         for (int v = 0; v < kVectors; ++v) b[v] = hn::LoadU(d, o.b + i * o.b_stride + column + v * lanes);
         for (int r = 0; r < kRows; ++r) {
-            const V a = hn::Set(d, o.a[(row + r) * o.a_stride + i]);
+            const V a = hn::Set(d, o.a[(row + r) * o.a_stride + i * o.a_step]);
             for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(a, b[v], sum[r][v]);
         }
     }
@@ -71,6 +72,10 @@ HWY_INLINE void multiply_tile(D d, const MatmulOperands& o, std::int64_t row, st
 template <int kVectors, class D>
 HWY_INLINE void multiply_columns(D d, const MatmulOperands& o, std::int64_t m, std::int64_t column) {
     std::int64_t row = 0;
+    // Narrow tiles are made tall, where the registers allow it: eight sums at least must be in flight.
+    if constexpr (kVectors == 2 && hn::MaxLanes(D()) == 16) {
+        for (; row + 8 <= m; row += 8) multiply_tile<8, kVectors>(d, o, row, column);
+    }
     for (; row + 4 <= m; row += 4) multiply_tile<4, kVectors>(d, o, row, column);
     for (; row < m; ++row) multiply_tile<1, kVectors>(d, o, row, column);
 }
