@@ -12,6 +12,8 @@
 #include "base/byte_size.h"
 #include "base/host_memory.h"
 #include "cli/command.h"
+#include "kernels/backends.h"
+#include "kernels/cpu/vector_isa.h"
 
 namespace dflash::cli {
 namespace {
@@ -45,6 +47,11 @@ std::string cuda_state() {
     return std::string("not built into this binary; ") + (driver ? "an NVIDIA driver is present" : "no NVIDIA driver found");
 }
 
+void print_kernel(const std::string& op, const std::string& product, const std::string& vector) {
+    if (op.find("workspace") != std::string::npos || op.rfind("make_", 0) == 0) return;  // sizes and handles, no kernels
+    fmt::print("{:<34}{}\n", op, op.rfind("linear_", 0) == 0 ? product : vector);
+}
+
 void print_machine() {
     const dnnl_version_t& version = *dnnl_version();
     fmt::print("processor        {}\n", cpu_model());
@@ -55,8 +62,23 @@ void print_machine() {
     fmt::print("CUDA             {}\n", cuda_state());
 }
 
+// Every op of the table that the dispatcher is built from, with what it will run.
+void print_kernels() {
+    const dnnl_version_t& version = *dnnl_version();
+    const std::string product = fmt::format("oneDNN {}.{}.{} f32 product", version.major, version.minor, version.patch);
+    const std::string vector = fmt::format("vector code {}, f32", cpu::vector_isa());
+    fmt::print("\n{:<34}{}\n", "op", "kernel on the CPU");
+#define DFLASH_PRINT_LAUNCHER(result, name, arguments) print_kernel(#name, product, vector);
+    DFLASH_LAUNCHERS(DFLASH_PRINT_LAUNCHER)
+#undef DFLASH_PRINT_LAUNCHER
+    for (const char* name : {"linear_forward", "linear_backward_input", "linear_backward_weight"}) print_kernel(name, product, vector);
+}
+
 int run_doctor() {
     print_machine();
+    print_kernels();
+    fmt::print(
+        "\ncaches           none on the CPU: nothing is compiled or tuned at run time but oneDNN's products, made before the first step\n");
     return 0;
 }
 

@@ -20,23 +20,43 @@ private:
     Loader& loader_;
 };
 
-std::unique_ptr<Loader> make_loader(const Dataset& data, const RunSettings& settings, const Communicator& communicator) {
-    return std::make_unique<Loader>(data, LoaderSettings{.seed = static_cast<std::uint64_t>(settings.seed),
-                                                         .token_budget = settings.token_budget,
-                                                         .rank = communicator.rank(),
-                                                         .ranks = communicator.ranks()});
-}
+// Held-out micro-batches in one fixed order, filled when asked for: evaluations are few, and then no thread has to be kept for them.
+class HeldOutSource final : public FeatureSource {
+public:
+    HeldOutSource(const TargetModel& model, const Dataset& data, std::uint64_t seed, std::int64_t token_budget)
+        : model_(model), data_(data), token_budget_(token_budget), order_(pack_epoch(data, seed, 0, token_budget)) {
+        for (const std::vector<std::int64_t>& documents : order_) fill_batch(data_, documents, token_budget_, batch_);  // to its final size
+    }
+    std::int64_t batches_in_epoch(std::int64_t) const override { return static_cast<std::int64_t>(order_.size()); }
+    void seek(std::int64_t, std::int64_t cursor) override { cursor_ = cursor; }
+    FeatureBatch next(const Context& context) override {
+        fill_batch(data_, order_[static_cast<std::size_t>(cursor_) % order_.size()], token_budget_, batch_);
+        batch_.epoch = 0;
+        batch_.index = cursor_++;
+        return {&batch_, model_.forward(context, batch_)};
+    }
+
+private:
+    const TargetModel& model_;
+    const Dataset& data_;
+    std::int64_t token_budget_;
+    std::vector<std::vector<std::int64_t>> order_;
+    PackedBatch batch_;
+    std::int64_t cursor_ = 0;
+};
 
 }  // namespace
 
 TrainingSources::TrainingSources(const RunInputs& inputs, const RunPlan& plan, const TargetWeights& weights, const Arena& arena,
                                  const Communicator& communicator) {
+    const auto seed = static_cast<std::uint64_t>(inputs.settings.seed);
+    const std::int64_t token_budget = inputs.settings.token_budget;
     model_ = std::make_unique<TargetModel>(inputs.target, weights, plan.target_forward, arena);
-    training_loader_ = make_loader(*inputs.data, inputs.settings, communicator);
-    training_ = std::make_unique<LiveSource>(*model_, *training_loader_);
-    if (!inputs.validation) return;
-    validation_loader_ = make_loader(*inputs.validation, inputs.settings, communicator);
-    validation_ = std::make_unique<LiveSource>(*model_, *validation_loader_);
+    loader_ = std::make_unique<Loader>(
+        *inputs.data,
+        LoaderSettings{.seed = seed, .token_budget = token_budget, .rank = communicator.rank(), .ranks = communicator.ranks()});
+    training_ = std::make_unique<LiveSource>(*model_, *loader_);
+    if (inputs.validation) validation_ = std::make_unique<HeldOutSource>(*model_, *inputs.validation, seed, token_budget);
 }
 
 TrainingSources::~TrainingSources() = default;

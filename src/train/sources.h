@@ -25,7 +25,7 @@ public:
 
 private:
     std::unique_ptr<TargetModel> model_;
-    std::unique_ptr<Loader> training_loader_, validation_loader_;
+    std::unique_ptr<Loader> loader_;
     std::unique_ptr<FeatureSource> training_, validation_;
 };
 
