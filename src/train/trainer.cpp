@@ -244,7 +244,7 @@ RunSettings effective_settings(const RunSettings& asked) {
 void log_start(const RunInputs& inputs, const RunPlan& plan) {
     for (const std::string& line : describe_settings(inputs.settings)) log_info("[config] {}", line);
     log_info("[draft] {}", describe_draft(inputs.draft));
-    log_info("[plan] {} on the CPU, largest in phase '{}'", format_bytes(plan.plan.arena_bytes),
+    log_info("[plan] {} ({} bytes) on the CPU, largest in phase '{}'", format_bytes(plan.plan.arena_bytes), plan.plan.arena_bytes,
              plan.plan.phases[static_cast<std::size_t>(peak_phase(plan.plan))]);
 }
 
