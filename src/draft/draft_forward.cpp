@@ -62,8 +62,8 @@ BlockForwardParams DraftStep::Impl::layer_forward(const DraftModel& model, std::
     params.weights = &model.weights.layers[layer];
     params.positions = first_rows(views.positions, rows());
     params.rope = views.rope;
-    params.begin_row = views.begin_row;
-    params.anchor_row = views.anchor_row;
+    params.begin_row = first_rows(views.begin_row, num_live);
+    params.anchor_row = first_rows(views.anchor_row, num_live);
     params.num_live = num_live;
     params.k_context = keys.k;
     params.v_context = keys.v;

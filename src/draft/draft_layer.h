@@ -64,7 +64,7 @@ struct BlockForwardParams {
     Tensor residual;   // (N, C) x_mid of the layer before, added to x; undefined when x is complete
     Tensor positions;  // i32 (N)
     RopeTables rope;
-    Tensor begin_row, anchor_row;  // i32 (A)
+    Tensor begin_row, anchor_row;  // i32 (live blocks)
     std::int64_t num_live = 0;
     Tensor k_context, v_context;  // (S, G*D)
     BlockActivations keep;

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT
+// A made-up drafter, micro-batch and target, with planned memory: what the tests of the step and of decoding start from.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "draft/draft_model.h"
+#include "draft/ref/draft_ref.h"
+#include "support/data.h"
+#include "tensor/arena.h"
+
+namespace dflash::testing {
+
+constexpr DraftLayerSpec kFull{DraftLayerKind::kFullAttention, 0, false};
+constexpr DraftLayerSpec sliding(std::int64_t window, bool causal = true) { return {DraftLayerKind::kSlidingAttention, window, causal}; }
+
+inline DraftSpec toy_spec(std::vector<DraftLayerSpec> layers = {kFull, sliding(6)}, std::int64_t block_size = 4) {
+    DraftSpec spec;
+    spec.block_size = block_size;
+    spec.layers = std::move(layers);
+    spec.taps = {1, 3};
+    spec.hidden = 16;
+    spec.intermediate = 24;
+    spec.heads = 4;
+    spec.kv_heads = 2;
+    spec.head_dim = 8;
+    spec.rms_norm_eps = 1e-6;
+    spec.rope_theta = 1e4;
+    spec.max_positions = 4096;
+    spec.vocabulary = 37;
+    spec.target_layers = 6;
+    spec.mask_token = 36;
+    return spec;
+}
+
+inline TargetConfig toy_target(const DraftSpec& spec) {
+    TargetConfig target;
+    target.architecture = "Qwen3ForCausalLM";
+    target.model_type = "qwen3";
+    target.hidden = spec.hidden;
+    target.intermediate = spec.intermediate;
+    target.layers = spec.target_layers;
+    target.vocabulary = spec.vocabulary;
+    target.heads = spec.heads;
+    target.kv_heads = spec.kv_heads;
+    target.head_dim = spec.head_dim;
+    target.rms_norm_eps = spec.rms_norm_eps;
+    target.rope_theta = spec.rope_theta;
+    target.rotary_dims = spec.head_dim;
+    target.max_positions = spec.max_positions;
+    target.end_tokens = {34};
+    target.pad_token = 35;
+    return target;
+}
+
+struct ToyDocument {
+    std::int64_t tokens = 0;
+    std::int64_t prompt = 0;  // tokens before the answer; the rest is the assistant's own
+};
+
+inline PackedBatch pack(const std::vector<ToyDocument>& documents, std::int64_t vocabulary, std::uint64_t seed = 5) {
+    PackedBatch batch;
+    Philox rng(seed, 3);
+    for (std::size_t d = 0; d < documents.size(); ++d) {
+        batch.document_begin.push_back(static_cast<std::int32_t>(batch.ids.size()));
+        batch.row_of_document.push_back(static_cast<std::int64_t>(d));
+        for (std::int64_t p = 0; p < documents[d].tokens; ++p) {
+            batch.ids.push_back(static_cast<std::int32_t>(rng.next_below(static_cast<std::uint64_t>(vocabulary - 3))));
+            batch.loss_mask.push_back(p >= documents[d].prompt ? 1 : 0);
+            batch.document.push_back(static_cast<std::int32_t>(d));
+            batch.position.push_back(static_cast<std::int32_t>(p));
+        }
+    }
+    batch.document_begin.push_back(static_cast<std::int32_t>(batch.ids.size()));
+    return batch;
+}
+
+// One document of a packed batch, alone.
+inline PackedBatch document_of(const PackedBatch& batch, std::size_t document) {
+    const auto begin = batch.document_begin[document];
+    const auto end = batch.document_begin[document + 1];
+    PackedBatch alone;
+    alone.ids.assign(batch.ids.begin() + begin, batch.ids.begin() + end);
+    alone.loss_mask.assign(batch.loss_mask.begin() + begin, batch.loss_mask.begin() + end);
+    alone.position.assign(batch.position.begin() + begin, batch.position.begin() + end);
+    alone.document.assign(alone.ids.size(), 0);
+    alone.document_begin = {0, end - begin};
+    alone.row_of_document = {batch.row_of_document[document]};
+    return alone;
+}
+
+inline DraftPhases toy_phases(const DraftSpec& spec, std::vector<std::string>& names) {
+    DraftPhases phases;
+    const auto next = [&](const std::string& name) {
+        names.push_back(name);
+        return static_cast<int>(names.size()) - 1;
+    };
+    phases.context = next("context");
+    for (std::size_t i = 0; i < spec.layers.size(); ++i) phases.forward.push_back(next("forward"));
+    phases.loss = next("loss");
+    phases.backward.resize(spec.layers.size());
+    for (std::size_t i = spec.layers.size(); i-- > 0;) phases.backward[i] = next("backward");
+    phases.context_backward = next("context backward");
+    phases.optimizer = next("optimizer");
+    phases.persistent = {0, phases.optimizer};
+    return phases;
+}
+
+// Weights, gradients and a step in one planned arena; frozen parts beside it.
+class DraftCase {
+public:
+    DraftCase(const DraftSpec& spec, DraftStepSettings settings, std::uint64_t seed = 11)
+        : spec_(spec),
+          settings_(settings),
+          embedding_(random_f32({spec.vocabulary, spec.hidden}, seed)),
+          head_(random_f32({spec.vocabulary, spec.hidden}, seed + 1, 0.5)),
+          target_head_(random_f32({spec.vocabulary, spec.hidden}, seed + 2, 0.5)) {
+        std::vector<std::string> names;
+        const DraftPhases phases = toy_phases(spec, names);
+        std::vector<BufferSpec> buffers = draft_step_buffers(spec, settings, phases);
+        for (const char* prefix : {"weights", "gradients"}) {
+            for (BufferSpec& buffer : draft_tensor_buffers(spec, prefix, Category::kWeights, phases.persistent)) {
+                buffers.push_back(std::move(buffer));
+            }
+        }
+        plan_ = make_plan(std::move(names), std::move(buffers));
+        arena_ = std::make_unique<Arena>(Device{}, plan_);
+        model_ = {spec, bind_draft_tensors(spec, "weights", *arena_), embedding_, head_};
+        gradients_ = bind_draft_tensors(spec, "gradients", *arena_);
+        initialise(seed);
+        step_ = std::make_unique<DraftStep>(spec, settings, *arena_);
+    }
+
+    // Everything a step leaves behind becomes NaN, and gradients zero.
+    void poison() {
+        for (const PlacedBuffer& buffer : plan_.buffers) {
+            const std::string& name = buffer.spec.name;
+            const Tensor tensor = arena_->tensor(name);
+            if (name.rfind("gradients.", 0) == 0) std::memset(tensor.data, 0, tensor.bytes());
+            if (name.rfind("draft.step.", 0) == 0 && name.find("rope_") == std::string::npos)
+                std::memset(tensor.data, 0xff, tensor.bytes());
+        }
+    }
+
+    LossStatistics run(const PackedBatch& batch, const TargetFeatures& features, const AnchorSet& anchors) {
+        step_->forward(context_, model_, batch, features, anchors);
+        const LossStatistics statistics = step_->loss(context_, model_, features, anchors, target_head_, true);
+        step_->backward(context_, model_, features, anchors, gradients_);
+        return statistics;
+    }
+
+    const DraftSpec& spec() const { return spec_; }
+    const DraftStepSettings& settings() const { return settings_; }
+    const Context& context() const { return context_; }
+    DraftModel& model() { return model_; }
+    const DraftTensors& gradients() const { return gradients_; }
+    DraftStep& step() { return *step_; }
+    const Plan& plan() const { return plan_; }
+    const Tensor& target_head() const { return target_head_.tensor(); }
+
+private:
+    void initialise(std::uint64_t seed) {
+        for (const NamedTensor& entry : named_tensors(model_.weights)) {
+            const bool gain = entry.tensor.shape.rank() == 1;
+            const double scale = gain ? 0.2 : 1.0 / std::sqrt(static_cast<double>(entry.tensor.row_elements()));
+            const HostBuffer values = random_f32(entry.tensor.shape, ++seed, scale, gain ? 1.0 : 0.0);
+            std::memcpy(entry.tensor.data, values.tensor().data, entry.tensor.bytes());
+        }
+    }
+
+    DraftSpec spec_;
+    DraftStepSettings settings_;
+    Context context_;
+    HostBuffer embedding_, head_, target_head_;
+    Plan plan_;
+    std::unique_ptr<Arena> arena_;
+    DraftModel model_;
+    DraftTensors gradients_;
+    std::unique_ptr<DraftStep> step_;
+};
+
+struct ToyFeatures {
+    HostBuffer taps, final_state;
+    TargetFeatures view() const { return {taps, final_state}; }
+};
+inline ToyFeatures toy_features(const DraftSpec& spec, std::int64_t tokens, std::uint64_t seed = 71) {
+    return {random_f32({tokens, static_cast<std::int64_t>(spec.taps.size()) * spec.hidden}, seed, 2.0),
+            random_f32({tokens, spec.hidden}, seed + 1, 2.0)};
+}
+
+inline std::vector<std::vector<double>> gradient_values(const DraftTensors& gradients) {
+    std::vector<std::vector<double>> values;
+    for (const NamedTensor& entry : named_tensors(gradients)) values.push_back(to_double(entry.tensor));
+    return values;
+}
+
+// Weights for the scalar reference; `make(value)` turns a stored float into T, in the order of named_tensors.
+template <typename T, typename Make>
+ref::DraftWeightsRef<T> reference_weights(const DraftTensors& weights, const Make& make) {
+    const auto read = [&](const Tensor& tensor) {
+        std::vector<T> values;
+        for (const double v : to_double(tensor)) values.push_back(make(v));
+        return values;
+    };
+    ref::DraftWeightsRef<T> r;
+    r.fc = read(weights.fc);
+    r.hidden_norm = read(weights.hidden_norm);
+    for (const DraftLayerWeights& w : weights.layers) {
+        ref::DraftLayerRef<T> layer;
+        layer.input_norm = read(w.input_norm);
+        layer.q_proj = read(w.q_proj);
+        layer.k_proj = read(w.k_proj);
+        layer.v_proj = read(w.v_proj);
+        layer.o_proj = read(w.o_proj);
+        layer.q_norm = read(w.q_norm);
+        layer.k_norm = read(w.k_norm);
+        layer.post_norm = read(w.post_norm);
+        layer.gate_proj = read(w.gate_proj);
+        layer.up_proj = read(w.up_proj);
+        layer.down_proj = read(w.down_proj);
+        r.layers.push_back(std::move(layer));
+    }
+    r.norm = read(weights.norm);
+    return r;
+}
+
+inline ref::DraftFrozenRef reference_frozen(const DraftModel& model, const TargetFeatures& features, const Tensor& target_head) {
+    return {to_double(model.embedding), to_double(model.head), to_double(features.taps), to_double(features.final_state),
+            to_double(target_head)};
+}
+
+}  // namespace dflash::testing
