@@ -1,0 +1,626 @@
+// SPDX-License-Identifier: MIT
+// Anchor attention with wgmma and the tensor copy engine (sm_90a). The same three kernels as the portable back end:
+//   forward   O_i = sum_j softmax(q_i k_j) v_j                        stationary Q, moving K and V
+//   query     dQ_i = scale sum_j dS_ij k_j,  dS = P (dO V^T - delta)  stationary Q and dO, moving K and V
+//   key       dV_j = sum_i P_ij dO_i,  dK_j = scale sum_i dS_ij q_i   stationary K and V, moving Q and dO
+// One producer warp feeds two consumer warpgroups of 64 rows each (device/hopper_pipeline.cuh). P and dS go from accumulators to the next
+// product without leaving registers. No float atomics: each output is written by one thread. Bound: tensor cores, then shared-memory reads.
+#include <algorithm>
+
+#include "kernels/cuda/device/hopper_pipeline.cuh"
+#include "kernels/cuda/device/softmax.cuh"
+#include "kernels/cuda/hopper_launch.h"
+#include "kernels/cuda/tile_config.h"
+
+namespace dflash::cuda::hopper {
+
+namespace {
+
+using namespace device;  // NOLINT(google-build-using-namespace): the kernels are written in its terms
+
+static_assert(kUnit == kUnitRows && kUnits == kHopperUnits && kKeys == kHopperKeys && kFold == kHopperFold);
+
+struct KeyMaps {
+    CUtensorMap wide, context, block;
+    __device__ __forceinline__ KeyMapPointers pointers() const { return {&wide, &context, &block}; }
+};
+struct Maps {
+    CUtensorMap q, d_out;  // boxes of one unit
+    KeyMaps k, v;
+};
+
+// ---------------------------------------------------------------- forward
+
+constexpr bool kTakeTurns = true;  // the two units issue their products in turn, so that one's softmax runs under the other's products
+
+constexpr int kForwardQueryStages = 2;
+template <int kD>
+using ForwardShared = QueryShared<kD, 1, kForwardQueryStages>;
+
+
+// Masks the scores of a tile that not every row sees whole. `cleared` is the shared tile whose unseen rows are about to be multiplied by
+// zeros (V in forward, K in dQ): it must be there already.
+template <int kD>
+__device__ __forceinline__ void clear_and_mask(float (&s)[kKeys / 8][4], unsigned char* cleared, const HopperProblem& p,
+                                               const QueryPlan& plan, const KeyTile& t, const RowBounds* rows, int row) {
+    zero_unseen<kD>(cleared, p.mask, plan, t, threadIdx.x);
+    const RowBounds bounds[2] = {rows[row], rows[row + 8]};
+    mask_columns(s, bounds, t, -__builtin_huge_valf(), threadIdx.x % 32);
+}
+
+template <int kD>
+__device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardShared<kD>& shared, Bf16* out, float* lse) {
+    const int unit = threadIdx.x / 128;
+    const int lane = threadIdx.x % 32;
+    const int row = threadIdx.x % 128 / 32 * 16 + lane / 4;  // of the unit, and row + 8
+    const float scale2 = p.scale * kLog2E;
+    RingCursor<kItemStages> item_at;
+    RingCursor<kForwardQueryStages> query_at;
+    RingCursor<kKeyStages> k_at, v_at;
+    if (kTakeTurns && unit == 1) named_arrive(kOrderBarrier, kConsumerThreads);  // unit 0 goes first
+    for (;; item_at.advance()) {
+        wait_full(shared.items, item_at);
+        const QueryItem& item = shared.item[item_at.stage];
+        const int kv_head = item.kv_head;
+        if (kv_head < 0) return;
+        const QueryPlan& plan = item.plan;
+        const int token = item.token + unit * p.unit_tokens;
+        const RowBounds* rows = item.rows + unit * kUnit;
+        float o[kD / 8][4];
+        fill_zero(o);
+        OnlineSoftmax softmax;
+        if (plan.tiles > 0) {
+            wait_full(shared.queries, query_at);
+            const std::uint32_t q = shared_address(shared.query[query_at.stage][0] + unit * kUnitBytes<kD>);
+            float s[kKeys / 8][4];
+            std::uint32_t packed[kKeys / 8][2];
+            float rescale[2];
+
+            wait_full(shared.ks, k_at);
+            multiply_fence();
+            issue_rows<kD>(s, q, kUnitPanelBytes, shared_address(shared.k[k_at.stage]), kKeyPanelBytes);
+            multiply_commit();
+            multiply_wait<0>();
+            pin(s);
+            release(shared.ks, k_at.stage);
+            k_at.advance();
+            if (!plan.full(plan.tile(0))) {
+                wait_full(shared.vs, v_at);
+                clear_and_mask<kD>(s, shared.v[v_at.stage], p, plan, plan.tile(0), rows, row);
+            }
+            softmax.step(s, scale2, rescale);
+            pack_fragments(s, packed);
+
+            // Scores of tile i beside the output of tile i - 1; the softmax of tile i under both.
+            for (int i = 1; i < plan.tiles; ++i) {
+                wait_full(shared.ks, k_at);
+                if (kTakeTurns) named_sync(kOrderBarrier + unit, kConsumerThreads);
+                pin(o);
+                multiply_fence();
+                issue_rows<kD>(s, q, kUnitPanelBytes, shared_address(shared.k[k_at.stage]), kKeyPanelBytes);
+                multiply_commit();
+                wait_full(shared.vs, v_at);
+                multiply_fence();
+                issue_columns<kD>(o, packed, shared_address(shared.v[v_at.stage]), kKeyPanelBytes);
+                multiply_commit();
+                if (kTakeTurns) named_arrive(kOrderBarrier + 1 - unit, kConsumerThreads);
+                multiply_wait<1>();
+                pin(s);
+                release(shared.ks, k_at.stage);
+                k_at.advance();
+                const int previous = v_at.stage;
+                v_at.advance();
+                const KeyTile t = plan.tile(i);
+                if (!plan.full(t)) {
+                    wait_full(shared.vs, v_at);
+                    clear_and_mask<kD>(s, shared.v[v_at.stage], p, plan, t, rows, row);
+                }
+                softmax.step(s, scale2, rescale);
+                multiply_wait<0>();
+                pin(o);
+                pin(s);
+                release(shared.vs, previous);
+                pack_fragments(s, packed);
+                rescale_rows(o, rescale);
+            }
+            release(shared.queries, query_at.stage);
+            query_at.advance();
+            wait_full(shared.vs, v_at);
+            pin(o);
+            multiply_fence();
+            issue_columns<kD>(o, packed, shared_address(shared.v[v_at.stage]), kKeyPanelBytes);
+            multiply_commit();
+            multiply_wait<0>();
+            pin(o);
+            release(shared.vs, v_at.stage);
+            v_at.advance();
+        }
+        release(shared.items, item_at.stage);
+
+        const UnitRow query[2] = {{p, token, row, kv_head}, {p, token, row + 8, kv_head}};
+        bool live[2] = {query[0].live(p), query[1].live(p)};
+        float inverse[2], row_lse[2];
+        softmax.finish(scale2, live, inverse, row_lse);
+        Bf16* destination[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const bool exists = query[h].exists(p);
+            destination[h] = exists ? out + query[h].index(p) * p.head_dim : nullptr;
+            if (exists && lane % 4 == 0) lse[query[h].index(p)] = row_lse[h];
+#pragma unroll
+            for (int n = 0; n < kD / 8; ++n) {
+                o[n][2 * h] = live[h] ? o[n][2 * h] * inverse[h] : 0.0F;
+                o[n][2 * h + 1] = live[h] ? o[n][2 * h + 1] * inverse[h] : 0.0F;
+            }
+        }
+        store_rows(o, destination, p.head_dim, lane);
+    }
+}
+
+template <int kD>
+__global__ void __maxnreg__(224)
+    forward_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p, Bf16* out, float* lse) {
+    extern __shared__ unsigned char raw[];
+    auto& shared = aligned_shared<ForwardShared<kD>>(raw);
+    init_query_shared<kD>(p, shared);
+    if (threadIdx.x >= kConsumerThreads) {
+        produce_query_items<kD>(p, shared, {{&maps.q, nullptr}, maps.k.pointers(), maps.v.pointers()}, nullptr, nullptr);
+    } else {
+        consume_forward<kD>(p, shared, out, lse);
+    }
+}
+
+// ---------------------------------------------------------------- dQ
+
+template <int kD>
+using BackwardQueryShared = QueryShared<kD, 2, 1>;
+
+template <int kD>
+__device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQueryShared<kD>& shared, Bf16* d_q) {
+    const int unit = threadIdx.x / 128;
+    const int lane = threadIdx.x % 32;
+    const int row = threadIdx.x % 128 / 32 * 16 + lane / 4;
+    const float scale2 = p.scale * kLog2E;
+    RingCursor<kItemStages> item_at;
+    RingCursor<1> query_at;
+    RingCursor<kKeyStages> k_at, v_at;
+    for (;; item_at.advance()) {
+        wait_full(shared.items, item_at);
+        const QueryItem& item = shared.item[item_at.stage];
+        const int kv_head = item.kv_head;
+        if (kv_head < 0) return;
+        const QueryPlan& plan = item.plan;
+        const int token = item.token + unit * p.unit_tokens;
+        const RowBounds* rows = item.rows + unit * kUnit;
+        const float2 sums[2] = {item.sums[unit * kUnit + row], item.sums[unit * kUnit + row + 8]};
+        float dq[kD / 8][4];
+        fill_zero(dq);
+        if (plan.tiles > 0) {
+            wait_full(shared.queries, query_at);
+            const std::uint32_t q = shared_address(shared.query[query_at.stage][0] + unit * kUnitBytes<kD>);
+            const std::uint32_t grad = shared_address(shared.query[query_at.stage][1] + unit * kUnitBytes<kD>);
+            float s[kKeys / 8][4], dp[kKeys / 8][4];
+            std::uint32_t packed[kKeys / 8][2];
+            for (int i = 0; i < plan.tiles; ++i) {
+                const KeyTile t = plan.tile(i);
+                const bool full = plan.full(t);
+                const std::uint32_t k = shared_address(shared.k[k_at.stage]);
+                wait_full(shared.ks, k_at);
+                if (!full) zero_unseen<kD>(shared.k[k_at.stage], p.mask, plan, t, threadIdx.x);
+                multiply_fence();
+                issue_rows<kD>(s, q, kUnitPanelBytes, k, kKeyPanelBytes);
+                multiply_commit();
+                wait_full(shared.vs, v_at);
+                multiply_fence();
+                issue_rows<kD>(dp, grad, kUnitPanelBytes, shared_address(shared.v[v_at.stage]), kKeyPanelBytes);
+                multiply_commit();
+                multiply_wait<1>();
+                pin(s);
+                if (!full) {
+                    const RowBounds bounds[2] = {rows[row], rows[row + 8]};
+                    mask_columns(s, bounds, t, -__builtin_huge_valf(), lane);
+                }
+#pragma unroll
+                for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(fmaf(s[n][e], scale2, -sums[e / 2].x));
+                }
+                multiply_wait<0>();
+                pin(dp);
+                pin(s);
+                release(shared.vs, v_at.stage);
+                v_at.advance();
+                if (i + 1 == plan.tiles) release(shared.queries, query_at.stage);
+                if (!full) {
+                    const RowBounds bounds[2] = {rows[row], rows[row + 8]};
+                    mask_columns(dp, bounds, t, 0.0F, lane);
+                }
+#pragma unroll
+                for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) s[n][e] *= dp[n][e] - sums[e / 2].y;
+                }
+                pack_fragments(s, packed);
+                pin(dq);
+                multiply_fence();
+                issue_columns<kD>(dq, packed, k, kKeyPanelBytes);
+                multiply_commit();
+                multiply_wait<0>();
+                pin(dq);
+                release(shared.ks, k_at.stage);
+                k_at.advance();
+            }
+            query_at.advance();
+        }
+        release(shared.items, item_at.stage);
+
+        const UnitRow query[2] = {{p, token, row, kv_head}, {p, token, row + 8, kv_head}};
+        Bf16* destination[2];
+        float factor[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            destination[h] = query[h].exists(p) ? d_q + query[h].index(p) * p.head_dim : nullptr;
+            const bool live = query[h].live(p);
+            factor[h] = p.scale;
+#pragma unroll
+            for (int n = 0; n < kD / 8; ++n) {
+                if (!live) dq[n][2 * h] = dq[n][2 * h + 1] = 0.0F;
+            }
+        }
+        rescale_rows(dq, factor);
+        store_rows(dq, destination, p.head_dim, lane);
+    }
+}
+
+template <int kD>
+__global__ void __maxnreg__(224) query_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p,
+                                                                  const float* lse, const float* delta, Bf16* d_q) {
+    extern __shared__ unsigned char raw[];
+    auto& shared = aligned_shared<BackwardQueryShared<kD>>(raw);
+    init_query_shared<kD>(p, shared);
+    if (threadIdx.x >= kConsumerThreads) {
+        produce_query_items<kD>(p, shared, {{&maps.q, &maps.d_out}, maps.k.pointers(), maps.v.pointers()}, lse, delta);
+    } else {
+        consume_query<kD>(p, shared, d_q);
+    }
+}
+
+// ---------------------------------------------------------------- dK, dV
+
+constexpr int kPairStages = 2;    // K, V of an item
+constexpr int kMovingStages = 2;  // Q, dO of a unit
+
+struct KeyItem {
+    int kv_head;  // -1: no more items
+    int key;      // first row
+    int own;      // block keys, not context rows
+    int units;    // units that the item reads
+    int first[kUnits], last[kUnits];  // those that each half of the keys is seen by, [first, last)
+};
+
+// What the consumers need to know of a unit's rows, the columns of their products.
+struct UnitColumns {
+    int2 bounds[kUnit];   // keys that each sees
+    float lse2[kUnit];    // log-sum-exp in base 2
+    float delta[kUnit];
+    int full_lo, full_hi;  // keys that all of them see
+};
+
+template <int kD>
+struct KeyShared {
+    unsigned char pair[kPairStages][2][kKeyTileBytes<kD>];
+    unsigned char moving[kMovingStages][2][kUnitBytes<kD>];
+    UnitColumns columns[kMovingStages];
+    KeyItem item[kItemStages];
+    Ring<kItemStages> items;
+    Ring<kPairStages> pairs;
+    Ring<kMovingStages> units;
+};
+
+struct KeyGradients {
+    Bf16 *d_k_context, *d_v_context, *d_k_block, *d_v_block;
+};
+
+// Units that see something of keys [key, key_end), as [first, last).
+__device__ __forceinline__ int2 units_of_context(const HopperProblem& p, int key, int key_end) {
+    const int units = (p.mask.live_tokens + p.unit_tokens - 1) / p.unit_tokens;
+    int first = kNoRow, last = 0;
+    for (int unit = threadIdx.x % 32; unit < units; unit += 32) {
+        if (token_span(p.mask, unit * p.unit_tokens, (unit + 1) * p.unit_tokens).touches(key, key_end)) {
+            first = min(first, unit);
+            last = unit + 1;
+        }
+    }
+    first = __reduce_min_sync(0xffffffffU, first);
+    last = __reduce_max_sync(0xffffffffU, last);
+    return last > 0 ? make_int2(first, last) : make_int2(0, 0);
+}
+__device__ __forceinline__ int2 units_of_block_keys(const HopperProblem& p, int key, int key_end) {
+    const int block = p.mask.block_size;
+    const int first = key / block * block;
+    const int last = min((key_end + block - 1) / block * block, p.mask.live_tokens);
+    return first < last ? make_int2(first / p.unit_tokens, (last + p.unit_tokens - 1) / p.unit_tokens) : make_int2(0, 0);
+}
+
+template <int kD>
+__device__ __forceinline__ void produce_key_items(const HopperProblem& p, KeyShared<kD>& shared, const Maps& maps, const float* lse,
+                                                  const float* delta) {
+    const int lane = threadIdx.x % 32;
+    const int context_tiles = (p.context_rows + kKeys - 1) / kKeys;
+    const int context_items = context_tiles * p.kv_heads;
+    RingCursor<kItemStages> item_at;
+    RingCursor<kPairStages> pair_at;
+    RingCursor<kMovingStages> unit_at;
+    for (int item = blockIdx.x;; item_at.advance()) {
+        wait_empty(shared.items, item_at);
+        KeyItem& out = shared.item[item_at.stage];
+        if (item >= p.items) {
+            if (lane == 0) out.kv_head = -1;
+            barrier_arrive(&shared.items.full[item_at.stage]);
+            return;
+        }
+        // Context rows first, seen by most units at the start of a document; block keys, seen by few, fill the end.
+        const bool own = item >= context_items;
+        const int index = own ? item - context_items : item;
+        const int kv_head = index % p.kv_heads;
+        const int key = index / p.kv_heads * kKeys;
+        const int next = next_item(p);
+        int2 half[kUnits];
+        for (int h = 0; h < kUnits; ++h) {
+            const int begin = key + h * kUnit;
+            half[h] = own ? units_of_block_keys(p, begin, begin + kUnit) : units_of_context(p, begin, begin + kUnit);
+        }
+        const bool any0 = half[0].x < half[0].y, any1 = half[1].x < half[1].y;
+        const int first = any0 ? (any1 ? min(half[0].x, half[1].x) : half[0].x) : half[1].x;
+        const int last = max(half[0].y, half[1].y);
+        if (lane == 0) {
+            out.kv_head = kv_head;
+            out.key = key;
+            out.own = own ? 1 : 0;
+            out.units = last - first;
+            for (int h = 0; h < kUnits; ++h) {
+                const bool any = half[h].x < half[h].y;
+                out.first[h] = any ? half[h].x - first : 0;
+                out.last[h] = any ? half[h].y - first : 0;
+            }
+        }
+        barrier_arrive(&shared.items.full[item_at.stage]);
+        if (last > first) {
+            if (lane == 0) {
+                wait_empty(shared.pairs, pair_at);
+                std::uint64_t* barrier = &shared.pairs.full[pair_at.stage];
+                barrier_arrive_expect(barrier, 2 * kKeyTileBytes<kD>);
+                const KeyTile t = own ? KeyTile{0, 0, key} : KeyTile{key, kKeys, 0};
+                load_key_tile<kD>(shared.pair[pair_at.stage][0], maps.k.pointers(), barrier, t, kv_head);
+                load_key_tile<kD>(shared.pair[pair_at.stage][1], maps.v.pointers(), barrier, t, kv_head);
+            }
+            pair_at.advance();
+        }
+        for (int unit = first; unit < last; ++unit, unit_at.advance()) {
+            wait_empty(shared.units, unit_at);
+            std::uint64_t* barrier = &shared.units.full[unit_at.stage];
+            const int token = unit * p.unit_tokens;
+            if (lane == 0) {
+                barrier_arrive_expect(barrier, 2 * unit_bytes(p, kD));
+                load_unit<kD>(shared.moving[unit_at.stage][0], &maps.q, barrier, kv_head * p.group, token);
+                load_unit<kD>(shared.moving[unit_at.stage][1], &maps.d_out, barrier, kv_head * p.group, token);
+            }
+            UnitColumns& columns = shared.columns[unit_at.stage];
+            int full_lo = 0, full_hi = kNoRow;
+            for (int c = lane; c < kUnit; c += 32) {
+                const UnitRow row(p, token, c, kv_head);
+                const bool live = row.live(p);
+                const RowBounds b = live ? row_bounds(p.mask, row.token) : RowBounds{0, 0, 0, 0};
+                const int2 keys = own ? make_int2(b.own_lo, b.own_hi) : make_int2(b.lo, b.hi);
+                columns.bounds[c] = keys;
+                columns.lse2[c] = live ? lse[row.index(p)] * kLog2E : 0.0F;
+                columns.delta[c] = live ? delta[row.index(p)] : 0.0F;
+                if (live) {
+                    full_lo = max(full_lo, keys.x);
+                    full_hi = min(full_hi, keys.y);
+                }
+            }
+            full_lo = __reduce_max_sync(0xffffffffU, full_lo);
+            full_hi = __reduce_min_sync(0xffffffffU, full_hi);
+            if (lane == 0) {
+                columns.full_lo = full_lo;
+                columns.full_hi = full_hi;
+            }
+            barrier_arrive(barrier);
+        }
+        item = next;
+    }
+}
+
+template <int kD>
+__device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD>& shared, const KeyGradients& gradients) {
+    const int half = threadIdx.x / 128;
+    const int lane = threadIdx.x % 32;
+    const int row = half * kUnit + threadIdx.x % 128 / 32 * 16 + lane / 4;  // of the key tile, and row + 8
+    const float scale2 = p.scale * kLog2E;
+    RingCursor<kItemStages> item_at;
+    RingCursor<kPairStages> pair_at;
+    RingCursor<kMovingStages> unit_at;
+    for (;; item_at.advance()) {
+        wait_full(shared.items, item_at);
+        const KeyItem& item = shared.item[item_at.stage];
+        if (item.kv_head < 0) return;
+        const int first = item.first[half];
+        const int last = item.last[half];
+        float dk[kD / 8][4], dv[kD / 8][4];
+        fill_zero(dk);
+        fill_zero(dv);
+        const auto skip = [&](int count) {
+            for (int i = 0; i < count; ++i, unit_at.advance()) {
+                wait_full(shared.units, unit_at);
+                release(shared.units, unit_at.stage);
+            }
+        };
+        if (item.units > 0) {
+            skip(first);
+            wait_full(shared.pairs, pair_at);
+            const std::uint32_t k = shared_address(shared.pair[pair_at.stage][0]) + half * kUnitPanelBytes;
+            const std::uint32_t v = shared_address(shared.pair[pair_at.stage][1]) + half * kUnitPanelBytes;
+            float s[kUnit / 8][4], dp[kUnit / 8][4];
+            for (int i = first; i < last; ++i, unit_at.advance()) {
+                wait_full(shared.units, unit_at);
+                const std::uint32_t q = shared_address(shared.moving[unit_at.stage][0]);
+                const std::uint32_t grad = shared_address(shared.moving[unit_at.stage][1]);
+                const UnitColumns& columns = shared.columns[unit_at.stage];
+                multiply_fence();
+                issue_rows<kD>(s, k, kKeyPanelBytes, q, kUnitPanelBytes);
+                multiply_commit();
+                issue_rows<kD>(dp, v, kKeyPanelBytes, grad, kUnitPanelBytes);
+                multiply_commit();
+                multiply_wait<1>();
+                pin(s);
+                const int begin = item.key + half * kUnit;
+                const bool full = columns.full_lo <= begin && columns.full_hi >= begin + kUnit;
+                if (!full) mask_keys(s, columns.bounds, item.key + row, -__builtin_huge_valf(), lane);
+                std::uint32_t p_packed[kUnit / 8][2], ds_packed[kUnit / 8][2];
+#pragma unroll
+                for (int n = 0; n < kUnit / 8; ++n) {
+                    const float2 lse2 = reinterpret_cast<const float2*>(columns.lse2)[4 * n + lane % 4];
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(fmaf(s[n][e], scale2, e % 2 == 0 ? -lse2.x : -lse2.y));
+                }
+                multiply_wait<0>();
+                pin(dp);
+                pin(s);
+                if (i + 1 == last) release(shared.pairs, pair_at.stage);
+                if (!full) mask_keys(dp, columns.bounds, item.key + row, 0.0F, lane);
+#pragma unroll
+                for (int n = 0; n < kUnit / 8; ++n) {
+                    const float2 delta = reinterpret_cast<const float2*>(columns.delta)[4 * n + lane % 4];
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) dp[n][e] = s[n][e] * (dp[n][e] - (e % 2 == 0 ? delta.x : delta.y));
+                }
+                pack_fragments(s, p_packed);
+                pack_fragments(dp, ds_packed);
+                pin(dv);
+                pin(dk);
+                multiply_fence();
+                issue_columns<kD>(dv, p_packed, grad, kUnitPanelBytes);
+                issue_columns<kD>(dk, ds_packed, q, kUnitPanelBytes);
+                multiply_commit();
+                multiply_wait<0>();
+                pin(dk);
+                pin(dv);
+                release(shared.units, unit_at.stage);
+            }
+            if (first >= last) release(shared.pairs, pair_at.stage);
+            pair_at.advance();
+            skip(item.units - last);
+        }
+
+        const int keys = item.own != 0 ? p.tokens : p.context_rows;
+        const float factor[2] = {p.scale, p.scale};
+        Bf16 *dk_rows[2], *dv_rows[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int key = item.key + row + 8 * h;
+            const long long offset = (static_cast<long long>(key) * p.kv_heads + item.kv_head) * p.head_dim;
+            dk_rows[h] = key < keys ? (item.own != 0 ? gradients.d_k_block : gradients.d_k_context) + offset : nullptr;
+            dv_rows[h] = key < keys ? (item.own != 0 ? gradients.d_v_block : gradients.d_v_context) + offset : nullptr;
+        }
+        release(shared.items, item_at.stage);
+        store_rows(dv, dv_rows, p.head_dim, lane);
+        rescale_rows(dk, factor);
+        store_rows(dk, dk_rows, p.head_dim, lane);
+    }
+}
+
+template <int kD>
+__global__ void __maxnreg__(224) key_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p,
+                                                                const float* lse, const float* delta, const KeyGradients gradients) {
+    extern __shared__ unsigned char raw[];
+    auto& shared = aligned_shared<KeyShared<kD>>(raw);
+    if (threadIdx.x == 0) {
+        init_ring(shared.items, 32, kConsumerWarps);
+        init_ring(shared.pairs, 1, kConsumerWarps);
+        init_ring(shared.units, 33, kConsumerWarps);  // every lane of the producer, and the copies
+        barrier_init_fence();
+    }
+    clear_tiles(p, &shared.moving[0][0][0], sizeof(shared.moving));
+    __syncthreads();
+    if (threadIdx.x >= kConsumerThreads) {
+        produce_key_items<kD>(p, shared, maps, lse, delta);
+    } else {
+        consume_key<kD>(p, shared, gradients);
+    }
+}
+
+// ---------------------------------------------------------------- host
+
+HopperProblem make_problem(const AnchorAttentionShape& s, const AnchorAttentionInputs& in, int items) {
+    return {{in.begin_row, in.anchor_row, s.block_size, s.live_tokens, s.window, s.causal_block ? 1 : 0},
+            s.context_rows,
+            s.tokens,
+            s.heads,
+            s.kv_heads,
+            s.group(),
+            s.head_dim,
+            kUnit / s.group(),
+            s.scale,
+            work_counter(),
+            items};
+}
+
+Maps make_maps(const AnchorAttentionShape& s, const AnchorAttentionInputs& in, const Bf16Bits* d_out) {
+    // Rows of dead blocks are outside the maps and read as zero, whatever they hold.
+    const auto query_map = [&](const Bf16Bits* data) {
+        return make_map(data, s.live_tokens, s.heads, s.head_dim, kUnit / s.group(), s.group(), data);
+    };
+    const auto key_maps = [&](const Bf16Bits* context, const Bf16Bits* block) {
+        return KeyMaps{make_map(context, s.context_rows, s.kv_heads, s.head_dim, kKeys, 1, block),
+                       make_map(context, s.context_rows, s.kv_heads, s.head_dim, kFold, 1, block),
+                       make_map(block, s.live_tokens, s.kv_heads, s.head_dim, kFold, 1, block)};
+    };
+    return {query_map(in.q), query_map(d_out == nullptr ? in.q : d_out), key_maps(in.k_context, in.k_block), key_maps(in.v_context, in.v_block)};
+}
+
+int divide_up(int a, int b) { return (a + b - 1) / b; }
+
+template <typename Shared, typename... Parameters, typename... Args>
+void launch(const char* name, void (*kernel)(Parameters...), int items, int limit, void* stream, const Args&... args) {
+    constexpr std::size_t kBytes = sizeof(Shared) + 1024;  // room to align the panels
+    static_assert(kBytes <= kSharedBytesSm90);
+    if (items == 0) return;
+    DFLASH_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes)));
+    const int ctas = std::min(items, limit > 0 ? std::min(limit, multiprocessors()) : multiprocessors());
+    kernel<<<ctas, kHopperThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(args...);
+    DFLASH_LAUNCH_CHECK(name);
+}
+
+int query_items(const AnchorAttentionShape& s) { return divide_up(s.tokens, kUnits * (kUnit / s.group())) * s.kv_heads; }
+int key_items(const AnchorAttentionShape& s) { return (divide_up(s.context_rows, kKeys) + divide_up(s.tokens, kKeys)) * s.kv_heads; }
+
+template <int kD>
+void forward_dim(const AnchorAttentionForwardArgs& a, void* stream) {
+    const int items = query_items(a.shape);
+    launch<ForwardShared<kD>>("anchor attention forward (Hopper)", forward_kernel<kD>, items, a.shape.multiprocessors, stream, make_maps(a.shape, a.in, nullptr),
+                              make_problem(a.shape, a.in, items), a.out, a.lse);
+}
+
+template <int kD>
+void backward_dim(const AnchorAttentionBackwardArgs& a, void* stream) {
+    const Maps maps = make_maps(a.shape, a.in, a.d_out);
+    launch<BackwardQueryShared<kD>>("anchor attention dQ (Hopper)", query_kernel<kD>, query_items(a.shape), a.shape.multiprocessors, stream, maps,
+                                    make_problem(a.shape, a.in, query_items(a.shape)), a.lse, a.delta, a.d_q);
+    launch<KeyShared<kD>>("anchor attention dK, dV (Hopper)", key_kernel<kD>, key_items(a.shape), a.shape.multiprocessors, stream, maps,
+                          make_problem(a.shape, a.in, key_items(a.shape)), a.lse, a.delta,
+                          KeyGradients{a.d_k_context, a.d_v_context, a.d_k_block, a.d_v_block});
+}
+
+}  // namespace
+
+void forward(const AnchorAttentionForwardArgs& args, void* stream) {
+    args.shape.head_dim <= 64 ? forward_dim<64>(args, stream) : forward_dim<128>(args, stream);
+}
+
+void backward(const AnchorAttentionBackwardArgs& args, void* stream) {
+    anchor_attention_row_sums(args, stream);
+    args.shape.head_dim <= 64 ? backward_dim<64>(args, stream) : backward_dim<128>(args, stream);
+}
+
+}  // namespace dflash::cuda::hopper

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+// Fused anchor attention on a CUDA device: picks the matrix back end, refuses what has no fused kernel, and queues the work on a stream.
+// Arguments as in kernels/anchor_attention.h, bf16 only. Blocks should be sorted by anchor row: any order gives the same result, but only
+// sorted blocks share key tiles. Memory beyond inputs and outputs: `lse` and `delta`.
+#pragma once
+
+#include "kernels/anchor_attention.h"
+
+namespace dflash::cuda {
+
+enum class AttentionBackend { kPortable, kHopper };
+
+// The kernel that a shape will run on a device of this compute capability (major * 10 + minor), e.g. for dflash doctor. Throws bad input
+// with the list of shapes that have one.
+struct AttentionKernel {
+    AttentionBackend backend;
+    const char* name;
+};
+AttentionKernel choose_attention_kernel(int compute_capability, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
+                                        std::int64_t block_size);
+// Of the current device.
+int compute_capability();
+
+// multiprocessors: those that the Hopper back end may use, 0 = all; no result depends on it.
+void launch_anchor_attention_forward(const Stream& stream, const AnchorAttentionForwardParams& params, AttentionBackend backend,
+                                     int multiprocessors = 0);
+void launch_anchor_attention_backward(const Stream& stream, const AnchorAttentionBackwardParams& params, AttentionBackend backend,
+                                      int multiprocessors = 0);
+
+}  // namespace dflash::cuda

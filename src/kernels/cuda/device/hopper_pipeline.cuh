@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT
+// What the Hopper attention kernels share: work items, tiles in shared memory, and the producer of the kernels whose query rows are
+// stationary (forward and dQ).
+//
+// A CTA has two units, each the 64 rows of one warpgroup: T = 64 / R tokens of one kv head's R query heads, row r being token r / R, head
+// r % R. CTAs stay on their multiprocessor and take items from a counter, so that the loads of the next item overlap the end of this one.
+// Which CTA computes an item changes nothing in its result.
+#pragma once
+
+#include "mask.cuh"
+#include "wgmma.cuh"
+
+namespace dflash::cuda::device {
+
+constexpr int kUnit = 64;
+constexpr int kUnits = 2;
+constexpr int kKeys = 128;  // rows of a key tile
+constexpr int kFold = 32;   // block keys that may share the last context tile
+constexpr int kConsumerWarps = 4 * kUnits;
+constexpr int kConsumerThreads = 32 * kConsumerWarps;
+constexpr int kHopperThreads = kConsumerThreads + 32;  // and the producer warp: up to 224 registers a thread
+constexpr int kZeroBarrier = 1;   // named barriers
+constexpr int kOrderBarrier = 2;  // and 3
+
+constexpr int kKeyPanelBytes = kKeys * kPanelRowBytes;
+constexpr int kUnitPanelBytes = kUnit * kPanelRowBytes;
+template <int kD>
+constexpr int kKeyTileBytes = kKeys * kD * 2;
+template <int kD>
+constexpr int kUnitBytes = kUnit * kD * 2;
+
+struct HopperProblem {
+    AnchorMask mask;
+    int context_rows, tokens, heads, kv_heads, group, head_dim;
+    int unit_tokens;  // T
+    float scale;
+    unsigned* counter;  // zero before and after each launch
+    int items;
+};
+
+// The next item of this CTA, the same for all lanes; called once for each item taken, so that the counter wraps to zero.
+__device__ __forceinline__ int next_item(const HopperProblem& p) {
+    int item = 0;
+    if (threadIdx.x % 32 == 0) item = static_cast<int>(atomicInc(p.counter, p.items - 1) + gridDim.x);
+    return __shfl_sync(0xffffffffU, item, 0);
+}
+
+// Tensor maps of one key-like operand: context rows in boxes of 128 and of 32, block keys in boxes of 32.
+struct KeyMapPointers {
+    const void *wide, *context, *block;
+};
+
+template <int kD>
+__device__ __forceinline__ void load_key_tile(unsigned char* tile, const KeyMapPointers& maps, std::uint64_t* barrier, const KeyTile& t,
+                                              int kv_head) {
+#pragma unroll
+    for (int panel = 0; panel < kD / kPanelColumns; ++panel) {
+        unsigned char* destination = tile + panel * kKeyPanelBytes;
+        const int d = panel * kPanelColumns;
+        if (t.split == kKeys) {
+            copy_box(destination, maps.wide, barrier, d, kv_head, t.context);
+            continue;
+        }
+        for (int row = 0; row < kKeys; row += kFold) {
+            const bool context = row < t.split;
+            copy_box(destination + row * kPanelRowBytes, context ? maps.context : maps.block, barrier, d, kv_head,
+                     context ? t.context + row : t.own + row - t.split);
+        }
+    }
+}
+
+template <int kD>
+__device__ __forceinline__ void load_unit(unsigned char* unit, const void* map, std::uint64_t* barrier, int first_head, int token) {
+#pragma unroll
+    for (int panel = 0; panel < kD / kPanelColumns; ++panel)
+        copy_box(unit + panel * kUnitPanelBytes, map, barrier, panel * kPanelColumns, first_head, token);
+}
+__device__ __forceinline__ int unit_bytes(const HopperProblem& p, int head_dim_padded) {
+    return p.unit_tokens * p.group * head_dim_padded * 2;
+}
+
+// Zeroes the rows of a key tile that no row of the CTA sees, since 0 * NaN is NaN. All consumer threads call; `thread` counts them.
+template <int kD, typename Plan>
+__device__ __forceinline__ void zero_unseen(unsigned char* tile, const AnchorMask& mask, const Plan& plan, const KeyTile& t, int thread) {
+    static_assert(kConsumerThreads == 2 * kKeys);
+    const int column = thread / 2;
+    if (!plan.seen(mask, t, column)) {
+#pragma unroll
+        for (int panel = 0; panel < kD / kPanelColumns; ++panel) {
+            uint4* row = reinterpret_cast<uint4*>(tile + panel * kKeyPanelBytes + column * kPanelRowBytes + (thread % 2) * 64);
+            for (int c = 0; c < 4; ++c) row[c] = make_uint4(0, 0, 0, 0);
+        }
+    }
+    fence_async_proxy();
+    named_sync(kZeroBarrier, kConsumerThreads);
+}
+
+// Units whose group does not divide 64 leave rows that no copy writes: they must not hold NaN.
+__device__ __forceinline__ void clear_tiles(const HopperProblem& p, unsigned char* tiles, int bytes) {
+    if (p.unit_tokens * p.group == kUnit) return;
+    for (int i = threadIdx.x * 16; i < bytes; i += kHopperThreads * 16) *reinterpret_cast<uint4*>(tiles + i) = make_uint4(0, 0, 0, 0);
+    fence_async_proxy();
+}
+
+template <int kStages>
+__device__ __forceinline__ void init_ring(Ring<kStages>& ring, int producers, int consumers) {
+    for (int i = 0; i < kStages; ++i) {
+        barrier_init(&ring.full[i], producers);
+        barrier_init(&ring.empty[i], consumers);
+    }
+}
+template <int kStages>
+__device__ __forceinline__ void wait_full(Ring<kStages>& ring, const RingCursor<kStages>& at) {
+    barrier_wait(&ring.full[at.stage], at.parity);
+}
+template <int kStages>
+__device__ __forceinline__ void wait_empty(Ring<kStages>& ring, const RingCursor<kStages>& at) {
+    barrier_wait(&ring.empty[at.stage], at.parity ^ 1U);
+}
+// One arrival a warp.
+template <int kStages>
+__device__ __forceinline__ void release(Ring<kStages>& ring, int stage) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(&ring.empty[stage]);
+}
+
+// ---- stationary query rows ----
+
+using QueryPlan = KeyPlan<kKeys, kFold>;
+
+// What the consumers need to know of an item.
+struct QueryItem {
+    int kv_head;  // -1: no more items
+    int token;
+    QueryPlan plan;
+    RowBounds rows[kUnits * kUnit];
+    float2 sums[kUnits * kUnit];  // log-sum-exp in base 2 and delta (dQ only)
+};
+
+constexpr int kItemStages = 2;
+constexpr int kKeyStages = 2;
+
+// kOperands stationary operands (Q; Q and dO) in kQueryStages buffers.
+template <int kD, int kOperands, int kQueryStages>
+struct QueryShared {
+    unsigned char query[kQueryStages][kOperands][kUnits * kUnitBytes<kD>];
+    unsigned char k[kKeyStages][kKeyTileBytes<kD>];
+    unsigned char v[kKeyStages][kKeyTileBytes<kD>];
+    QueryItem item[kItemStages];
+    Ring<kItemStages> items;
+    Ring<kQueryStages> queries;
+    Ring<kKeyStages> ks, vs;
+};
+
+template <typename Shared>
+__device__ __forceinline__ Shared& aligned_shared(unsigned char* raw) {
+    const std::uint32_t misaligned = shared_address(raw) & 1023U;
+    return *reinterpret_cast<Shared*>(raw + (misaligned == 0 ? 0 : 1024 - misaligned));
+}
+
+template <int kD, int kOperands, int kQueryStages>
+__device__ __forceinline__ void init_query_shared(const HopperProblem& p, QueryShared<kD, kOperands, kQueryStages>& shared) {
+    if (threadIdx.x == 0) {
+        init_ring(shared.items, 32, kConsumerWarps);
+        init_ring(shared.queries, 1, kConsumerWarps);
+        init_ring(shared.ks, 1, kConsumerWarps);
+        init_ring(shared.vs, 1, kConsumerWarps);
+        barrier_init_fence();
+    }
+    clear_tiles(p, &shared.query[0][0][0], sizeof(shared.query));
+    __syncthreads();
+}
+
+struct QueryMaps {
+    const void* query[2];
+    KeyMapPointers k, v;
+};
+
+// Row r of a unit that starts at `token`.
+struct UnitRow {
+    int token, head;
+    bool inside;
+    __device__ __forceinline__ UnitRow(const HopperProblem& p, int first_token, int row, int kv_head) {
+        const int offset = row / p.group;
+        token = first_token + offset;
+        head = kv_head * p.group + row - offset * p.group;
+        inside = offset < p.unit_tokens;
+    }
+    __device__ __forceinline__ bool live(const HopperProblem& p) const { return inside && token < p.mask.live_tokens; }
+    __device__ __forceinline__ bool exists(const HopperProblem& p) const { return inside && token < p.tokens; }
+    __device__ __forceinline__ long long index(const HopperProblem& p) const { return static_cast<long long>(token) * p.heads + head; }
+};
+
+// The producer warp. Longest prefixes first: anchors are sorted, so the last tokens; kv heads in turn.
+template <int kD, int kOperands, int kQueryStages>
+__device__ __forceinline__ void produce_query_items(const HopperProblem& p, QueryShared<kD, kOperands, kQueryStages>& shared,
+                                                    const QueryMaps& maps, const float* lse, const float* delta) {
+    const int lane = threadIdx.x % 32;
+    const int tile_tokens = kUnits * p.unit_tokens;
+    const int tiles = p.items / p.kv_heads;
+    RingCursor<kItemStages> item_at;
+    RingCursor<kQueryStages> query_at;
+    RingCursor<kKeyStages> key_at;
+    for (int item = blockIdx.x;; item_at.advance()) {
+        wait_empty(shared.items, item_at);
+        QueryItem& out = shared.item[item_at.stage];
+        if (item >= p.items) {
+            if (lane == 0) out.kv_head = -1;
+            barrier_arrive(&shared.items.full[item_at.stage]);
+            return;
+        }
+        const int kv_head = item % p.kv_heads;
+        const int token = (tiles - 1 - item / p.kv_heads) * tile_tokens;
+        const int next = next_item(p);
+        const QueryPlan plan = key_plan<kKeys, kFold>(p.mask, token, token + tile_tokens);
+        for (int i = lane; i < kUnits * kUnit; i += 32) {
+            const UnitRow row(p, token + i / kUnit * p.unit_tokens, i % kUnit, kv_head);
+            const bool live = row.live(p);
+            out.rows[i] = live ? row_bounds(p.mask, row.token) : RowBounds{0, 0, 0, 0};
+            if (kOperands == 2) out.sums[i] = live ? make_float2(lse[row.index(p)] * 1.44269504088896341F, delta[row.index(p)]) : make_float2(0.0F, 0.0F);
+        }
+        if (lane == 0) {
+            out.kv_head = kv_head;
+            out.token = token;
+            out.plan = plan;
+        }
+        barrier_arrive(&shared.items.full[item_at.stage]);
+        if (plan.tiles > 0) {
+            if (lane == 0) {
+                wait_empty(shared.queries, query_at);
+                std::uint64_t* barrier = &shared.queries.full[query_at.stage];
+                barrier_arrive_expect(barrier, kOperands * kUnits * unit_bytes(p, kD));
+                for (int operand = 0; operand < kOperands; ++operand) {
+                    for (int unit = 0; unit < kUnits; ++unit) {
+                        load_unit<kD>(shared.query[query_at.stage][operand] + unit * kUnitBytes<kD>, maps.query[operand], barrier,
+                                      kv_head * p.group, token + unit * p.unit_tokens);
+                    }
+                }
+            }
+            query_at.advance();
+            for (int i = 0; i < plan.tiles; ++i, key_at.advance()) {
+                if (lane == 0) {
+                    const KeyTile t = plan.tile(i);
+                    wait_empty(shared.ks, key_at);
+                    barrier_arrive_expect(&shared.ks.full[key_at.stage], kKeyTileBytes<kD>);
+                    load_key_tile<kD>(shared.k[key_at.stage], maps.k, &shared.ks.full[key_at.stage], t, kv_head);
+                    wait_empty(shared.vs, key_at);
+                    barrier_arrive_expect(&shared.vs.full[key_at.stage], kKeyTileBytes<kD>);
+                    load_key_tile<kD>(shared.v[key_at.stage], maps.v, &shared.vs.full[key_at.stage], t, kv_head);
+                }
+            }
+        }
+        __syncwarp();
+        item = next;
+    }
+}
+
+}  // namespace dflash::cuda::device
