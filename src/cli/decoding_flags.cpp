@@ -16,6 +16,8 @@
 namespace dflash::cli {
 namespace {
 
+constexpr std::int64_t kPrefillRows = 2048;  // of a prompt at once: bounds the scratch that long prompts need
+
 bool is_on(const std::string& thinking) { return thinking == "on"; }
 
 // A setting of the drafter's training, empty where it says nothing.
@@ -97,18 +99,24 @@ std::vector<Prompt> read_prompts(const std::string& path, std::int64_t limit, co
     return prompts;
 }
 
-GeneratorSettings generator_settings(const std::vector<Prompt>& prompts, std::int64_t max_new_tokens, const TargetConfig& target) {
+GeneratorSettings sizes_for(std::int64_t longest_prompt, std::int64_t max_new_tokens, const TargetConfig& target) {
     GeneratorSettings settings;
+    const std::int64_t prompt = std::min(longest_prompt, target.max_positions - 1);
+    settings.max_tokens = prompt + std::clamp<std::int64_t>(max_new_tokens, 1, target.max_positions - prompt);
+    settings.max_prompt = std::min(prompt, kPrefillRows);
+    return settings;
+}
+
+GeneratorSettings generator_settings(const std::vector<Prompt>& prompts, std::int64_t max_new_tokens, const TargetConfig& target) {
+    std::int64_t longest = 1;
     for (const Prompt& prompt : prompts) {
         const auto tokens = static_cast<std::int64_t>(prompt.ids.size());
         if (tokens >= target.max_positions) {
             throw_bad_input("prompt {} has {} tokens: the target has {} positions", prompt.id, tokens, target.max_positions);
         }
-        settings.max_prompt = std::max(settings.max_prompt, tokens);
+        longest = std::max(longest, tokens);
     }
-    settings.max_tokens = std::min(target.max_positions, settings.max_prompt + std::min(max_new_tokens, target.max_positions));
-    settings.max_tokens = std::max(settings.max_tokens, settings.max_prompt + 1);
-    return settings;
+    return sizes_for(longest, max_new_tokens, target);
 }
 
 DecodingOptions decoding_options(const DecodingFlags& flags, const GeneratorSettings& generator) {

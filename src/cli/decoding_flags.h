@@ -46,7 +46,9 @@ struct Prompt {
 std::vector<Prompt> read_prompts(const std::string& path, std::int64_t limit, const ChatTemplate& chat_template,
                                  const Tokenizer& tokenizer);
 
-// Caches for the longest prompt and the new tokens, within the target's positions. Error(kBadInput) names a prompt that does not fit.
+// Caches for the longest prompt and the new tokens, within the target's positions.
+GeneratorSettings sizes_for(std::int64_t longest_prompt, std::int64_t max_new_tokens, const TargetConfig& target);
+// The same for these prompts; Error(kBadInput) names one that does not fit.
 GeneratorSettings generator_settings(const std::vector<Prompt>& prompts, std::int64_t max_new_tokens, const TargetConfig& target);
 DecodingOptions decoding_options(const DecodingFlags& flags, const GeneratorSettings& generator);
 GenerateSettings generate_settings(const DecodingFlags& flags, const TargetConfig& target, std::uint64_t prompt_number);

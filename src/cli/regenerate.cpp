@@ -66,10 +66,7 @@ GeneratorSettings measure(const RegenerateFlags& flags, const ChatTemplate& chat
         const auto prompt = render_prompt(editor.conversation(editor.turns().back()), chat_template, tokenizer);
         longest = std::max(longest, static_cast<std::int64_t>(prompt.size()) + earlier * flags.decoding.max_new_tokens);
     });
-    GeneratorSettings settings;
-    settings.max_prompt = std::min(longest, target.max_positions - 1);
-    settings.max_tokens = std::min(settings.max_prompt + flags.decoding.max_new_tokens, target.max_positions);
-    return settings;
+    return sizes_for(longest, flags.decoding.max_new_tokens, target);
 }
 
 class Regenerator {
@@ -81,7 +78,7 @@ public:
     std::string answer(ChatRowEditor& editor, std::int64_t row_number, Totals& totals) {
         for (const std::size_t turn : editor.turns()) {
             const std::vector<std::int32_t> prompt = render_prompt(editor.conversation(turn), template_, tokenizer_);
-            if (static_cast<std::int64_t>(prompt.size()) > sizes_.max_prompt) return "too long for the target's positions";
+            if (static_cast<std::int64_t>(prompt.size()) >= sizes_.max_tokens) return "too long for the target's positions";
             GenerateSettings settings = generate_settings(flags_.decoding, setup_.target(), static_cast<std::uint64_t>(row_number));
             const GenerateResult result = setup_.generator().generate(setup_.context(), prompt, settings, setup_.draft() != nullptr);
             totals.unfinished += result.ended ? 0 : 1;

@@ -92,9 +92,8 @@ struct Generator::Impl {
 void Generator::Impl::check_prompt(std::span<const std::int32_t> prompt) const {
     const auto tokens = static_cast<std::int64_t>(prompt.size());
     if (tokens == 0) throw_bad_input("the prompt is empty: at least one token is needed to continue from");
-    if (tokens > settings.max_prompt || tokens >= settings.max_tokens) {
-        throw_bad_input("the prompt has {} tokens: at most {} fit, with room for one more", tokens,
-                        std::min(settings.max_prompt, settings.max_tokens - 1));
+    if (tokens >= settings.max_tokens) {
+        throw_bad_input("the prompt has {} tokens: at most {} fit, with room for one more", tokens, settings.max_tokens - 1);
     }
     for (const std::int32_t id : prompt) {
         if (id < 0 || id >= vocabulary) throw_bad_input("prompt token {} is outside the target's vocabulary of {}", id, vocabulary);

@@ -49,7 +49,7 @@ struct GenerateResult {
 // One sequence at a time over planned memory. Without a drafter every step commits one token (same row tile as with one).
 struct GeneratorSettings {
     std::int64_t max_tokens = 0;   // prompt + new tokens
-    std::int64_t max_prompt = 0;   // tokens of the longest prompt
+    std::int64_t max_prompt = 0;   // prompt rows that pass through the target at once; longer prompts go in pieces
     std::int64_t block_size = 16;  // the verify step's rows where there is no drafter to say so
 };
 // All buffers of both sessions, one lifetime; and the workspace they need.
