@@ -148,8 +148,8 @@ void RmsNormBackward(benchmark::State& state) {
 
 struct Rope {
     HostBuffer x = noise({kTokens, kHeads, kHeadDim}, 1), w = noise({kHeadDim}, 2), y = noise({kTokens, kHeads, kHeadDim}, 3),
-               rstd = noise({kTokens, kHeads}, 4), angles = noise({kTokens, kHeadDim / 2}, 5), positions{DType::kI32, {kTokens}},
-               d_w = noise({kHeadDim}, 6);
+               d_x = noise({kTokens, kHeads, kHeadDim}, 7), rstd = noise({kTokens, kHeads}, 4), angles = noise({kTokens, kHeadDim / 2}, 5),
+               positions{DType::kI32, {kTokens}}, d_w = noise({kHeadDim}, 6);
 };
 void HeadNormRopeForward(benchmark::State& state) {
     const Context context;
@@ -171,7 +171,7 @@ void HeadNormRopeBackward(benchmark::State& state) {
                                           .positions = r.positions,
                                           .cos = r.angles,
                                           .sin = r.angles,
-                                          .d_x = r.y,
+                                          .d_x = r.d_x,
                                           .d_weight = r.d_w});
     }
     set_bytes(state, 12.0 * static_cast<double>(kTokens * kHeads * kHeadDim));

@@ -45,11 +45,21 @@ void pack_rows(const RowGroup& rows, const float* x, float factor, float* x_rows
     }
 }
 
+// A tile's rows (keys, D) side by side. In their tensor they stand a power of two apart and evict one another from the first-level cache,
+// which matters to products that read them several times.
+void gather_tile(const RowGroup& rows, const KeyTile& tile, const float* x, float* x_tile) {
+    for (std::int64_t key = 0; key < tile.count; ++key) {
+        const float* from = x + key * rows.g.kv_stride;
+        float* to = x_tile + key * rows.g.head_dim;
+        for_each_vector(rows.g.head_dim, [&](auto at) { at.store(at.load(from), to); });
+    }
+}
+
 // scores (keys, padded rows) = keys (keys, D) x_t (D, padded rows)
-void tile_product(const RowGroup& rows, const KeyTile& tile, const float* keys, const float* x_t, float* scores) {
+void tile_product(const RowGroup& rows, const KeyTile& tile, const float* keys, std::int64_t key_stride, const float* x_t, float* scores) {
     const std::int64_t stride = padded(rows.count);
     std::memset(scores, 0, static_cast<std::size_t>(tile.count * stride) * sizeof(float));
-    add_matmul(tile.count, stride, {rows.g.head_dim, keys, rows.g.kv_stride, x_t, stride, scores, stride});
+    add_matmul(tile.count, stride, {rows.g.head_dim, keys, key_stride, x_t, stride, scores, stride});
 }
 
 void hide_unseen(const RowGroup& rows, const KeyTile& tile, float* scores) {
@@ -91,20 +101,20 @@ void attend_rows(const AnchorAttentionForwardParams& p, const RowGroup& rows) {
     const std::int64_t stride = padded(rows.count);
     HWY_ALIGN float q_t[kMaxAttentionHeadDim * kGroupRows];
     HWY_ALIGN float scores[kKeyTile * kGroupRows];
-    HWY_ALIGN float out[kGroupRows * kMaxAttentionHeadDim];
+    HWY_ALIGN float out[kGroupRows * kMaxAttentionHeadDim], values[kKeyTile * kMaxAttentionHeadDim];
     HWY_ALIGN float max[kGroupRows], sum[kGroupRows] = {}, rescale[kGroupRows];
     std::fill_n(max, kGroupRows, -std::numeric_limits<float>::infinity());
     std::memset(out, 0, static_cast<std::size_t>(rows.count * head_dim) * sizeof(float));
     pack_transposed(rows, p.q.f32(), p.scale, q_t);
     for_each_key_tile(rows, [&](const KeyTile& tile) {
         const float* keys = (tile.own ? p.k_block : p.k_context).f32() + tile.offset(rows);
-        const float* values = (tile.own ? p.v_block : p.v_context).f32() + tile.offset(rows);
-        tile_product(rows, tile, keys, q_t, scores);
+        gather_tile(rows, tile, (tile.own ? p.v_block : p.v_context).f32() + tile.offset(rows), values);
+        tile_product(rows, tile, keys, rows.g.kv_stride, q_t, scores);
         hide_unseen(rows, tile, scores);
         if (softmax_tile(tile, stride, scores, max, sum, rescale)) {
             for (std::int64_t i = 0; i < rows.count; ++i) scale_row(rescale[i], out + i * head_dim, head_dim);
         }
-        add_matmul(rows.count, head_dim, {tile.count, scores, 1, values, rows.g.kv_stride, out, head_dim, stride});
+        add_matmul(rows.count, head_dim, {tile.count, scores, 1, values, head_dim, out, head_dim, stride});
     });
     for (std::int64_t i = 0; i < rows.count; ++i) {
         float* y = p.out.f32() + rows.index(i) * head_dim;
@@ -136,7 +146,7 @@ void attend_rows_backward(const AnchorAttentionBackwardParams& p, const RowGroup
     const std::int64_t kv_stride = rows.g.kv_stride;
     HWY_ALIGN float q_t[kMaxAttentionHeadDim * kGroupRows], d_out_t[kMaxAttentionHeadDim * kGroupRows];
     HWY_ALIGN float q[kGroupRows * kMaxAttentionHeadDim], d_out[kGroupRows * kMaxAttentionHeadDim], d_q[kGroupRows * kMaxAttentionHeadDim];
-    HWY_ALIGN float scores[kKeyTile * kGroupRows], products[kKeyTile * kGroupRows];
+    HWY_ALIGN float scores[kKeyTile * kGroupRows], products[kKeyTile * kGroupRows], keys[kKeyTile * kMaxAttentionHeadDim];
     HWY_ALIGN float lse[kGroupRows] = {}, delta[kGroupRows] = {};
     pack_transposed(rows, p.q.f32(), p.scale, q_t);
     pack_transposed(rows, p.d_out.f32(), 1.0F, d_out_t);
@@ -153,17 +163,17 @@ void attend_rows_backward(const AnchorAttentionBackwardParams& p, const RowGroup
     }
     for_each_key_tile(rows, [&](const KeyTile& tile) {
         const std::int64_t offset = tile.offset(rows);
-        const float* keys = (tile.own ? p.k_block : p.k_context).f32() + offset;
         const float* values = (tile.own ? p.v_block : p.v_context).f32() + offset;
         float* d_keys = (tile.own ? p.d_k_block : p.d_k_context).f32() + offset;
         float* d_values = (tile.own ? p.d_v_block : p.d_v_context).f32() + offset;
-        tile_product(rows, tile, keys, q_t, scores);
+        gather_tile(rows, tile, (tile.own ? p.k_block : p.k_context).f32() + offset, keys);
+        tile_product(rows, tile, keys, head_dim, q_t, scores);
         hide_unseen(rows, tile, scores);
-        tile_product(rows, tile, values, d_out_t, products);
+        tile_product(rows, tile, values, kv_stride, d_out_t, products);
         weights_and_score_gradients(tile, stride, lse, delta, scores, products);
         add_matmul(tile.count, head_dim, {rows.count, scores, stride, d_out, head_dim, d_values, kv_stride});
         add_matmul(tile.count, head_dim, {rows.count, products, stride, q, head_dim, d_keys, kv_stride});
-        add_matmul(rows.count, head_dim, {tile.count, products, 1, keys, kv_stride, d_q, head_dim, stride});
+        add_matmul(rows.count, head_dim, {tile.count, products, 1, keys, head_dim, d_q, head_dim, stride});
     });
     for (std::int64_t i = 0; i < rows.count; ++i) {
         float* y = p.d_q.f32() + rows.index(i) * head_dim;

@@ -16,6 +16,13 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
+// Loops over registers must vanish, or the sums would live in memory.
+#ifdef __clang__
+#define DFLASH_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define DFLASH_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace dflash::cpu::HWY_NAMESPACE {
 
@@ -53,19 +60,29 @@ HWY_INLINE void multiply_tile(D d, const MatmulOperands& o, std::int64_t row, st
     using V = hn::Vec<D>;
     const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
     V sum[kRows][kVectors];
+    const float* a = o.a + row * o.a_stride;
+    const float* b = o.b + column;
+    float* c = o.c + row * o.c_stride + column;
+    DFLASH_UNROLL
     for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::LoadU(d, o.c + (row + r) * o.c_stride + column + v * lanes);
+        DFLASH_UNROLL
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::LoadU(d, c + r * o.c_stride + v * lanes);
     }
-    for (std::int64_t i = 0; i < o.k; ++i) {
-        V b[kVectors];
-        for (int v = 0; v < kVectors; ++v) b[v] = hn::LoadU(d, o.b + i * o.b_stride + column + v * lanes);
+    for (std::int64_t i = 0; i < o.k; ++i, a += o.a_step, b += o.b_stride) {
+        V b_row[kVectors];
+        DFLASH_UNROLL
+        for (int v = 0; v < kVectors; ++v) b_row[v] = hn::LoadU(d, b + v * lanes);
+        DFLASH_UNROLL
         for (int r = 0; r < kRows; ++r) {
-            const V a = hn::Set(d, o.a[(row + r) * o.a_stride + i * o.a_step]);
-            for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(a, b[v], sum[r][v]);
+            const V a_element = hn::Set(d, a[r * o.a_stride]);
+            DFLASH_UNROLL
+            for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(a_element, b_row[v], sum[r][v]);
         }
     }
+    DFLASH_UNROLL
     for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[r][v], d, o.c + (row + r) * o.c_stride + column + v * lanes);
+        DFLASH_UNROLL
+        for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[r][v], d, c + r * o.c_stride + v * lanes);
     }
 }
 
