@@ -10,7 +10,6 @@
 #include "base/log.h"
 
 namespace dflash::cli {
-namespace {
 
 std::string duration_text(double seconds) {
     const auto total = static_cast<std::int64_t>(seconds + 0.5);
@@ -18,6 +17,8 @@ std::string duration_text(double seconds) {
     if (total < 3600) return fmt::format("{} min {} s", total / 60, total % 60);
     return fmt::format("{} h {} min", total / 3600, total % 3600 / 60);
 }
+
+namespace {
 
 std::string step_text(const StepMetrics& m) {
     return fmt::format(
