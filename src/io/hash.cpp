@@ -4,10 +4,13 @@
 
 #include <array>
 #include <bit>
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <memory>
 
+#include "base/error.h"
 #include "io/atomic_file.h"
-#include "io/mapped_file.h"
 
 namespace dflash {
 
@@ -87,9 +90,16 @@ std::uint32_t crc32c(std::string_view bytes, std::uint32_t seed) {
     return ~crc;
 }
 
+// Read in small pieces: a checkpoint is checked in the middle of training, where nothing of size may be mapped or allocated.
 std::uint32_t crc32c_file(const std::string& path) {
-    const MappedFile file(path);
-    return crc32c({file.data(), file.size()});
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+    if (!file) throw_bad_input("{}: cannot be read: {}", path, std::strerror(errno));
+    std::array<char, 32768> piece;
+    std::uint32_t crc = 0;
+    std::size_t count = 0;
+    while ((count = std::fread(piece.data(), 1, piece.size(), file.get())) > 0) crc = crc32c({piece.data(), count}, crc);
+    if (std::ferror(file.get()) != 0) throw_failed("{}: cannot be read: {}", path, std::strerror(errno));
+    return crc;
 }
 
 std::string sha256_hex(std::string_view bytes) {
