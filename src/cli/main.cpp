@@ -18,7 +18,17 @@ int main(int argc, char** argv) {
     dflash::cli::Run run;
     for (auto* add : {
              // commands appear in --help in this order
+             &dflash::cli::add_prepare_command,
              &dflash::cli::add_tokenize_command,
+             &dflash::cli::add_features_command,
+             &dflash::cli::add_inspect_command,
+             &dflash::cli::add_regenerate_command,
+             &dflash::cli::add_train_command,
+             &dflash::cli::add_eval_command,
+             &dflash::cli::add_generate_command,
+             &dflash::cli::add_plan_command,
+             &dflash::cli::add_bench_command,
+             &dflash::cli::add_export_command,
              &dflash::cli::add_doctor_command,
          }) {
         add(app, run);

@@ -94,7 +94,7 @@ void write_draft_folder(const std::string& folder, Json config, const std::vecto
     if (error) throw_failed("cannot make folder {}: {}", folder, error.message());
     if (as_f32) config["dtype"] = "float32";
     write_tensors(folder + "/model.safetensors", tensors, as_f32);
-    write_file_atomically(folder + "/training.json", provenance.training.dump(2) + "\n");
+    if (!provenance.training.empty()) write_file_atomically(folder + "/training.json", provenance.training.dump(2) + "\n");
     write_file_atomically(folder + "/config.json", config.dump(2) + "\n");
 }
 

@@ -21,4 +21,7 @@ DraftSpec overlay_draft_config(const DraftSpec& spec, const TargetConfig& target
 // The speculators layout. It knows one attention kind for all layers: Error(kBadInput) for mixed ones.
 Json draft_spec_to_speculators_json(const DraftSpec& spec, const TargetConfig& target);
 
+// Logs what a server will not do as trained: SGLang runs sliding-window layers with causal blocks whatever the config says.
+void warn_about_serving(const DraftSpec& spec);
+
 }  // namespace dflash

@@ -104,6 +104,7 @@ DraftSpec make_draft_spec(const TargetConfig& target, const DraftGeometryFlags& 
     }
     check_draft_spec(spec, where);
     check_draft_matches_target(spec, target, where);
+    warn_about_serving(spec);
     return spec;
 }
 
@@ -138,6 +139,14 @@ void check_draft_spec(const DraftSpec& spec, const std::string& where) {
     }
     if (spec.mask_token < 0 || spec.mask_token >= spec.vocabulary) {
         throw_bad_input("{}: mask token {} is no row of the embedding (0..{})", where, spec.mask_token, spec.vocabulary - 1);
+    }
+}
+
+void warn_about_serving(const DraftSpec& spec) {
+    for (const DraftLayerSpec& layer : spec.layers) {
+        if (layer.kind != DraftLayerKind::kSlidingAttention || layer.causal_block) continue;
+        log_warning("[draft] sliding-window layers with bidirectional blocks: vLLM serves them so, SGLang serves them causal");
+        return;
     }
 }
 
