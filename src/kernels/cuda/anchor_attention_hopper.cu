@@ -158,14 +158,16 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
 }
 
 template <int kD>
-__global__ void __maxnreg__(224)
+__global__ void __launch_bounds__(kHopperThreads, 1)
     forward_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p, Bf16* out, float* lse) {
     extern __shared__ unsigned char raw[];
     auto& shared = aligned_shared<ForwardShared<kD>>(raw);
     init_query_shared<kD>(p, shared);
     if (threadIdx.x >= kConsumerThreads) {
+        lower_registers<kProducerRegisters>();
         produce_query_items<kD>(p, shared, {{&maps.q, nullptr}, maps.k.pointers(), maps.v.pointers()}, nullptr, nullptr);
     } else {
+        raise_registers<kConsumerRegisters>();
         consume_forward<kD>(p, shared, out, lse);
     }
 }
@@ -273,14 +275,16 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
 }
 
 template <int kD>
-__global__ void __maxnreg__(224) query_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p,
+__global__ void __launch_bounds__(kHopperThreads, 1) query_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p,
                                                                   const float* lse, const float* delta, Bf16* d_q) {
     extern __shared__ unsigned char raw[];
     auto& shared = aligned_shared<BackwardQueryShared<kD>>(raw);
     init_query_shared<kD>(p, shared);
     if (threadIdx.x >= kConsumerThreads) {
+        lower_registers<kProducerRegisters>();
         produce_query_items<kD>(p, shared, {{&maps.q, &maps.d_out}, maps.k.pointers(), maps.v.pointers()}, lse, delta);
     } else {
+        raise_registers<kConsumerRegisters>();
         consume_query<kD>(p, shared, d_q);
     }
 }
@@ -289,12 +293,14 @@ __global__ void __maxnreg__(224) query_kernel(const __grid_constant__ Maps maps,
 
 constexpr int kPairStages = 2;    // K, V of an item
 constexpr int kMovingStages = 2;  // Q, dO of a unit
+constexpr int kColumnStages = 4;
 
 struct KeyItem {
     int kv_head;  // -1: no more items
     int key;      // first row
     int own;      // block keys, not context rows
-    int units;    // units that the item reads
+    int unit;     // first unit that the item reads
+    int units;    // how many
     int first[kUnits], last[kUnits];  // those that each half of the keys is seen by, [first, last)
 };
 
@@ -310,108 +316,143 @@ template <int kD>
 struct KeyShared {
     unsigned char pair[kPairStages][2][kKeyTileBytes<kD>];
     unsigned char moving[kMovingStages][2][kUnitBytes<kD>];
-    UnitColumns columns[kMovingStages];
+    UnitColumns columns[kColumnStages];
     KeyItem item[kItemStages];
     Ring<kItemStages> items;
     Ring<kPairStages> pairs;
     Ring<kMovingStages> units;
+    Ring<kColumnStages> column_ring;
 };
 
 struct KeyGradients {
     Bf16 *d_k_context, *d_v_context, *d_k_block, *d_v_block;
 };
 
-// Units that see something of keys [key, key_end), as [first, last).
-__device__ __forceinline__ int2 units_of_context(const HopperProblem& p, int key, int key_end) {
+struct UnitRange {
+    int first = kNoRow, last = 0;  // [first, last)
+    __device__ __forceinline__ void add(int unit) {
+        first = min(first, unit);
+        last = max(last, unit + 1);
+    }
+};
+
+// Units that see something of each half of the key tile at `key`; found by the whole warp.
+__device__ __forceinline__ void units_of_context(const HopperProblem& p, int key, UnitRange (&halves)[kUnits]) {
     const int units = (p.mask.live_tokens + p.unit_tokens - 1) / p.unit_tokens;
-    int first = kNoRow, last = 0;
+#pragma unroll 4
     for (int unit = threadIdx.x % 32; unit < units; unit += 32) {
-        if (token_span(p.mask, unit * p.unit_tokens, (unit + 1) * p.unit_tokens).touches(key, key_end)) {
-            first = min(first, unit);
-            last = unit + 1;
+        const ContextSpan span = token_span(p.mask, unit * p.unit_tokens, (unit + 1) * p.unit_tokens);
+#pragma unroll
+        for (int h = 0; h < kUnits; ++h) {
+            if (span.touches(key + h * kUnit, key + (h + 1) * kUnit)) halves[h].add(unit);
         }
     }
-    first = __reduce_min_sync(0xffffffffU, first);
-    last = __reduce_max_sync(0xffffffffU, last);
-    return last > 0 ? make_int2(first, last) : make_int2(0, 0);
+#pragma unroll
+    for (int h = 0; h < kUnits; ++h) {
+        halves[h].first = __reduce_min_sync(0xffffffffU, halves[h].first);
+        halves[h].last = __reduce_max_sync(0xffffffffU, halves[h].last);
+    }
 }
-__device__ __forceinline__ int2 units_of_block_keys(const HopperProblem& p, int key, int key_end) {
+__device__ __forceinline__ void units_of_block_keys(const HopperProblem& p, int key, UnitRange (&halves)[kUnits]) {
     const int block = p.mask.block_size;
-    const int first = key / block * block;
-    const int last = min((key_end + block - 1) / block * block, p.mask.live_tokens);
-    return first < last ? make_int2(first / p.unit_tokens, (last + p.unit_tokens - 1) / p.unit_tokens) : make_int2(0, 0);
+#pragma unroll
+    for (int h = 0; h < kUnits; ++h) {
+        const int first = (key + h * kUnit) / block * block;
+        const int last = min((key + (h + 1) * kUnit + block - 1) / block * block, p.mask.live_tokens);
+        if (first < last) halves[h] = {first / p.unit_tokens, (last + p.unit_tokens - 1) / p.unit_tokens};
+    }
 }
 
 template <int kD>
-__device__ __forceinline__ void produce_key_items(const HopperProblem& p, KeyShared<kD>& shared, const Maps& maps, const float* lse,
-                                                  const float* delta) {
+__device__ __forceinline__ void plan_key_items(const HopperProblem& p, KeyShared<kD>& shared) {
     const int lane = threadIdx.x % 32;
-    const int context_tiles = (p.context_rows + kKeys - 1) / kKeys;
-    const int context_items = context_tiles * p.kv_heads;
-    RingCursor<kItemStages> item_at;
-    RingCursor<kPairStages> pair_at;
-    RingCursor<kMovingStages> unit_at;
-    for (int item = blockIdx.x;; item_at.advance()) {
-        wait_empty(shared.items, item_at);
-        KeyItem& out = shared.item[item_at.stage];
+    const int context_items = (p.context_rows + kKeys - 1) / kKeys * p.kv_heads;
+    RingCursor<kItemStages> at;
+    for (int item = blockIdx.x;; at.advance()) {
+        wait_empty(shared.items, at);
+        KeyItem& out = shared.item[at.stage];
         if (item >= p.items) {
             if (lane == 0) out.kv_head = -1;
-            barrier_arrive(&shared.items.full[item_at.stage]);
+            barrier_arrive(&shared.items.full[at.stage]);
             return;
         }
         // Context rows first, seen by most units at the start of a document; block keys, seen by few, fill the end.
         const bool own = item >= context_items;
         const int index = own ? item - context_items : item;
-        const int kv_head = index % p.kv_heads;
         const int key = index / p.kv_heads * kKeys;
-        const int next = next_item(p);
-        int2 half[kUnits];
-        for (int h = 0; h < kUnits; ++h) {
-            const int begin = key + h * kUnit;
-            half[h] = own ? units_of_block_keys(p, begin, begin + kUnit) : units_of_context(p, begin, begin + kUnit);
-        }
-        const bool any0 = half[0].x < half[0].y, any1 = half[1].x < half[1].y;
-        const int first = any0 ? (any1 ? min(half[0].x, half[1].x) : half[0].x) : half[1].x;
-        const int last = max(half[0].y, half[1].y);
+        item = next_item(p);
+        UnitRange halves[kUnits];
+        own ? units_of_block_keys(p, key, halves) : units_of_context(p, key, halves);
+        const int first = min(halves[0].first, halves[1].first);
+        const int last = max(halves[0].last, halves[1].last);
         if (lane == 0) {
-            out.kv_head = kv_head;
+            out.kv_head = index % p.kv_heads;
             out.key = key;
             out.own = own ? 1 : 0;
-            out.units = last - first;
+            out.unit = first;
+            out.units = max(last - first, 0);
+#pragma unroll
             for (int h = 0; h < kUnits; ++h) {
-                const bool any = half[h].x < half[h].y;
-                out.first[h] = any ? half[h].x - first : 0;
-                out.last[h] = any ? half[h].y - first : 0;
+                const bool any = halves[h].last > 0;
+                out.first[h] = any ? halves[h].first - first : 0;
+                out.last[h] = any ? halves[h].last - first : 0;
             }
         }
-        barrier_arrive(&shared.items.full[item_at.stage]);
-        if (last > first) {
-            if (lane == 0) {
-                wait_empty(shared.pairs, pair_at);
-                std::uint64_t* barrier = &shared.pairs.full[pair_at.stage];
-                barrier_arrive_expect(barrier, 2 * kKeyTileBytes<kD>);
-                const KeyTile t = own ? KeyTile{0, 0, key} : KeyTile{key, kKeys, 0};
-                load_key_tile<kD>(shared.pair[pair_at.stage][0], maps.k.pointers(), barrier, t, kv_head);
-                load_key_tile<kD>(shared.pair[pair_at.stage][1], maps.v.pointers(), barrier, t, kv_head);
-            }
-            pair_at.advance();
-        }
-        for (int unit = first; unit < last; ++unit, unit_at.advance()) {
+        barrier_arrive(&shared.items.full[at.stage]);
+    }
+}
+
+// One thread.
+template <int kD>
+__device__ __forceinline__ void load_key_items(const HopperProblem& p, KeyShared<kD>& shared, const Maps& maps) {
+    RingCursor<kItemStages> item_at;
+    RingCursor<kPairStages> pair_at;
+    RingCursor<kMovingStages> unit_at;
+    for (;; item_at.advance()) {
+        wait_full(shared.items, item_at);
+        const KeyItem item = shared.item[item_at.stage];
+        if (item.kv_head < 0) return;
+        barrier_arrive(&shared.items.empty[item_at.stage]);
+        if (item.units == 0) continue;
+        wait_empty(shared.pairs, pair_at);
+        std::uint64_t* pair = &shared.pairs.full[pair_at.stage];
+        barrier_arrive_expect(pair, 2 * kKeyTileBytes<kD>);
+        const KeyTile t = item.own != 0 ? KeyTile{0, 0, item.key} : KeyTile{item.key, kKeys, 0};
+        load_key_tile<kD>(shared.pair[pair_at.stage][0], maps.k.pointers(), pair, t, item.kv_head);
+        load_key_tile<kD>(shared.pair[pair_at.stage][1], maps.v.pointers(), pair, t, item.kv_head);
+        pair_at.advance();
+        for (int i = 0; i < item.units; ++i, unit_at.advance()) {
             wait_empty(shared.units, unit_at);
             std::uint64_t* barrier = &shared.units.full[unit_at.stage];
-            const int token = unit * p.unit_tokens;
-            if (lane == 0) {
-                barrier_arrive_expect(barrier, 2 * unit_bytes(p, kD));
-                load_unit<kD>(shared.moving[unit_at.stage][0], &maps.q, barrier, kv_head * p.group, token);
-                load_unit<kD>(shared.moving[unit_at.stage][1], &maps.d_out, barrier, kv_head * p.group, token);
-            }
-            UnitColumns& columns = shared.columns[unit_at.stage];
+            const int token = (item.unit + i) * p.unit_tokens;
+            barrier_arrive_expect(barrier, 2 * unit_bytes(p, kD));
+            load_unit<kD>(shared.moving[unit_at.stage][0], &maps.q, barrier, item.kv_head * p.group, token);
+            load_unit<kD>(shared.moving[unit_at.stage][1], &maps.d_out, barrier, item.kv_head * p.group, token);
+        }
+    }
+}
+
+// The columns warp: each lane two query rows of every unit.
+template <int kD>
+__device__ __forceinline__ void load_columns(const HopperProblem& p, KeyShared<kD>& shared, const float* lse, const float* delta) {
+    const int lane = threadIdx.x % 32;
+    RingCursor<kItemStages> item_at;
+    RingCursor<kColumnStages> at;
+    for (;; item_at.advance()) {
+        wait_full(shared.items, item_at);
+        const KeyItem item = shared.item[item_at.stage];
+        if (item.kv_head < 0) return;
+        release(shared.items, item_at.stage);
+        for (int i = 0; i < item.units; ++i, at.advance()) {
+            wait_empty(shared.column_ring, at);
+            UnitColumns& columns = shared.columns[at.stage];
             int full_lo = 0, full_hi = kNoRow;
+#pragma unroll
             for (int c = lane; c < kUnit; c += 32) {
-                const UnitRow row(p, token, c, kv_head);
+                const UnitRow row(p, (item.unit + i) * p.unit_tokens, c, item.kv_head);
                 const bool live = row.live(p);
                 const RowBounds b = live ? row_bounds(p.mask, row.token) : RowBounds{0, 0, 0, 0};
-                const int2 keys = own ? make_int2(b.own_lo, b.own_hi) : make_int2(b.lo, b.hi);
+                const int2 keys = item.own != 0 ? make_int2(b.own_lo, b.own_hi) : make_int2(b.lo, b.hi);
                 columns.bounds[c] = keys;
                 columns.lse2[c] = live ? lse[row.index(p)] * kLog2E : 0.0F;
                 columns.delta[c] = live ? delta[row.index(p)] : 0.0F;
@@ -426,10 +467,18 @@ __device__ __forceinline__ void produce_key_items(const HopperProblem& p, KeySha
                 columns.full_lo = full_lo;
                 columns.full_hi = full_hi;
             }
-            barrier_arrive(barrier);
+            barrier_arrive(&shared.column_ring.full[at.stage]);
         }
-        item = next;
     }
+}
+
+template <int kD>
+__device__ __forceinline__ void produce_key_items(const HopperProblem& p, KeyShared<kD>& shared, const Maps& maps, const float* lse,
+                                                  const float* delta) {
+    const int warp = threadIdx.x / 32;
+    if (warp == kPlannerWarp) plan_key_items(p, shared);
+    if (warp == kLoaderWarp && threadIdx.x % 32 == 0) load_key_items(p, shared, maps);
+    if (warp == kColumnsWarp) load_columns(p, shared, lse, delta);
 }
 
 template <int kD>
@@ -441,6 +490,7 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
     RingCursor<kItemStages> item_at;
     RingCursor<kPairStages> pair_at;
     RingCursor<kMovingStages> unit_at;
+    RingCursor<kColumnStages> column_at;
     for (;; item_at.advance()) {
         wait_full(shared.items, item_at);
         const KeyItem& item = shared.item[item_at.stage];
@@ -451,9 +501,11 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
         fill_zero(dk);
         fill_zero(dv);
         const auto skip = [&](int count) {
-            for (int i = 0; i < count; ++i, unit_at.advance()) {
+            for (int i = 0; i < count; ++i, unit_at.advance(), column_at.advance()) {
                 wait_full(shared.units, unit_at);
                 release(shared.units, unit_at.stage);
+                wait_full(shared.column_ring, column_at);
+                release(shared.column_ring, column_at.stage);
             }
         };
         if (item.units > 0) {
@@ -462,11 +514,11 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
             const std::uint32_t k = shared_address(shared.pair[pair_at.stage][0]) + half * kUnitPanelBytes;
             const std::uint32_t v = shared_address(shared.pair[pair_at.stage][1]) + half * kUnitPanelBytes;
             float s[kUnit / 8][4], dp[kUnit / 8][4];
-            for (int i = first; i < last; ++i, unit_at.advance()) {
+            for (int i = first; i < last; ++i, unit_at.advance(), column_at.advance()) {
                 wait_full(shared.units, unit_at);
                 const std::uint32_t q = shared_address(shared.moving[unit_at.stage][0]);
                 const std::uint32_t grad = shared_address(shared.moving[unit_at.stage][1]);
-                const UnitColumns& columns = shared.columns[unit_at.stage];
+                const UnitColumns& columns = shared.columns[column_at.stage];
                 multiply_fence();
                 issue_rows<kD>(s, k, kKeyPanelBytes, q, kUnitPanelBytes);
                 multiply_commit();
@@ -474,6 +526,7 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
                 multiply_commit();
                 multiply_wait<1>();
                 pin(s);
+                wait_full(shared.column_ring, column_at);
                 const int begin = item.key + half * kUnit;
                 const bool full = columns.full_lo <= begin && columns.full_hi >= begin + kUnit;
                 if (!full) mask_keys(s, columns.bounds, item.key + row, -__builtin_huge_valf(), lane);
@@ -495,6 +548,7 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
 #pragma unroll
                     for (int e = 0; e < 4; ++e) dp[n][e] = s[n][e] * (dp[n][e] - (e % 2 == 0 ? delta.x : delta.y));
                 }
+                release(shared.column_ring, column_at.stage);
                 pack_fragments(s, p_packed);
                 pack_fragments(dp, ds_packed);
                 pin(dv);
@@ -531,21 +585,24 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
 }
 
 template <int kD>
-__global__ void __maxnreg__(224) key_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p,
+__global__ void __launch_bounds__(kHopperThreads, 1) key_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p,
                                                                 const float* lse, const float* delta, const KeyGradients gradients) {
     extern __shared__ unsigned char raw[];
     auto& shared = aligned_shared<KeyShared<kD>>(raw);
     if (threadIdx.x == 0) {
-        init_ring(shared.items, 32, kConsumerWarps);
+        init_ring(shared.items, 32, kConsumerWarps + 2);  // the loader and the columns warp read them too
         init_ring(shared.pairs, 1, kConsumerWarps);
-        init_ring(shared.units, 33, kConsumerWarps);  // every lane of the producer, and the copies
+        init_ring(shared.units, 1, kConsumerWarps);
+        init_ring(shared.column_ring, 32, kConsumerWarps);
         barrier_init_fence();
     }
     clear_tiles(p, &shared.moving[0][0][0], sizeof(shared.moving));
     __syncthreads();
     if (threadIdx.x >= kConsumerThreads) {
+        lower_registers<kProducerRegisters>();
         produce_key_items<kD>(p, shared, maps, lse, delta);
     } else {
+        raise_registers<kConsumerRegisters>();
         consume_key<kD>(p, shared, gradients);
     }
 }

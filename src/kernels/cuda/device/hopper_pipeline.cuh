@@ -18,7 +18,14 @@ constexpr int kKeys = 128;  // rows of a key tile
 constexpr int kFold = 32;   // block keys that may share the last context tile
 constexpr int kConsumerWarps = 4 * kUnits;
 constexpr int kConsumerThreads = 32 * kConsumerWarps;
-constexpr int kHopperThreads = kConsumerThreads + 32;  // and the producer warp: up to 224 registers a thread
+// The producing warps of a CTA. The planner works out items ahead of time, so that its chain of dependent loads delays nobody; the loader
+// feeds the copy engine. Registers are handed over by whole warpgroups, so there are four of them, idle or not.
+constexpr int kLoaderWarp = kConsumerWarps;
+constexpr int kPlannerWarp = kConsumerWarps + 1;
+constexpr int kColumnsWarp = kConsumerWarps + 2;  // dK, dV only
+constexpr int kHopperThreads = kConsumerThreads + 128;
+constexpr int kProducerRegisters = 40;
+constexpr int kConsumerRegisters = 232;  // (2 x 232 + 40) x 128 of 65,536
 constexpr int kZeroBarrier = 1;   // named barriers
 constexpr int kOrderBarrier = 2;  // and 3
 
@@ -137,7 +144,7 @@ struct QueryItem {
     float2 sums[kUnits * kUnit];  // log-sum-exp in base 2 and delta (dQ only)
 };
 
-constexpr int kItemStages = 2;
+constexpr int kItemStages = 3;
 constexpr int kKeyStages = 2;
 
 // kOperands stationary operands (Q; Q and dO) in kQueryStages buffers.
@@ -161,7 +168,7 @@ __device__ __forceinline__ Shared& aligned_shared(unsigned char* raw) {
 template <int kD, int kOperands, int kQueryStages>
 __device__ __forceinline__ void init_query_shared(const HopperProblem& p, QueryShared<kD, kOperands, kQueryStages>& shared) {
     if (threadIdx.x == 0) {
-        init_ring(shared.items, 32, kConsumerWarps);
+        init_ring(shared.items, 32, kConsumerWarps + 1);  // the loader reads them too
         init_ring(shared.queries, 1, kConsumerWarps);
         init_ring(shared.ks, 1, kConsumerWarps);
         init_ring(shared.vs, 1, kConsumerWarps);
@@ -191,68 +198,86 @@ struct UnitRow {
     __device__ __forceinline__ long long index(const HopperProblem& p) const { return static_cast<long long>(token) * p.heads + head; }
 };
 
-// The producer warp. Longest prefixes first: anchors are sorted, so the last tokens; kv heads in turn.
+// The planner warp. Longest prefixes first: anchors are sorted, so the last tokens; kv heads in turn.
 template <int kD, int kOperands, int kQueryStages>
-__device__ __forceinline__ void produce_query_items(const HopperProblem& p, QueryShared<kD, kOperands, kQueryStages>& shared,
-                                                    const QueryMaps& maps, const float* lse, const float* delta) {
+__device__ __forceinline__ void plan_query_items(const HopperProblem& p, QueryShared<kD, kOperands, kQueryStages>& shared, const float* lse,
+                                                 const float* delta) {
     const int lane = threadIdx.x % 32;
     const int tile_tokens = kUnits * p.unit_tokens;
     const int tiles = p.items / p.kv_heads;
-    RingCursor<kItemStages> item_at;
-    RingCursor<kQueryStages> query_at;
-    RingCursor<kKeyStages> key_at;
-    for (int item = blockIdx.x;; item_at.advance()) {
-        wait_empty(shared.items, item_at);
-        QueryItem& out = shared.item[item_at.stage];
+    RingCursor<kItemStages> at;
+    for (int item = blockIdx.x;; at.advance()) {
+        wait_empty(shared.items, at);
+        QueryItem& out = shared.item[at.stage];
         if (item >= p.items) {
             if (lane == 0) out.kv_head = -1;
-            barrier_arrive(&shared.items.full[item_at.stage]);
+            barrier_arrive(&shared.items.full[at.stage]);
             return;
         }
         const int kv_head = item % p.kv_heads;
         const int token = (tiles - 1 - item / p.kv_heads) * tile_tokens;
-        const int next = next_item(p);
-        const QueryPlan plan = key_plan<kKeys, kFold>(p.mask, token, token + tile_tokens);
+        item = next_item(p);
+#pragma unroll
         for (int i = lane; i < kUnits * kUnit; i += 32) {
             const UnitRow row(p, token + i / kUnit * p.unit_tokens, i % kUnit, kv_head);
             const bool live = row.live(p);
             out.rows[i] = live ? row_bounds(p.mask, row.token) : RowBounds{0, 0, 0, 0};
             if (kOperands == 2) out.sums[i] = live ? make_float2(lse[row.index(p)] * 1.44269504088896341F, delta[row.index(p)]) : make_float2(0.0F, 0.0F);
         }
+        const QueryPlan plan = key_plan<kKeys, kFold>(p.mask, token, token + tile_tokens);
         if (lane == 0) {
             out.kv_head = kv_head;
             out.token = token;
             out.plan = plan;
         }
-        barrier_arrive(&shared.items.full[item_at.stage]);
-        if (plan.tiles > 0) {
-            if (lane == 0) {
-                wait_empty(shared.queries, query_at);
-                std::uint64_t* barrier = &shared.queries.full[query_at.stage];
-                barrier_arrive_expect(barrier, kOperands * kUnits * unit_bytes(p, kD));
-                for (int operand = 0; operand < kOperands; ++operand) {
-                    for (int unit = 0; unit < kUnits; ++unit) {
-                        load_unit<kD>(shared.query[query_at.stage][operand] + unit * kUnitBytes<kD>, maps.query[operand], barrier,
-                                      kv_head * p.group, token + unit * p.unit_tokens);
-                    }
-                }
-            }
-            query_at.advance();
-            for (int i = 0; i < plan.tiles; ++i, key_at.advance()) {
-                if (lane == 0) {
-                    const KeyTile t = plan.tile(i);
-                    wait_empty(shared.ks, key_at);
-                    barrier_arrive_expect(&shared.ks.full[key_at.stage], kKeyTileBytes<kD>);
-                    load_key_tile<kD>(shared.k[key_at.stage], maps.k, &shared.ks.full[key_at.stage], t, kv_head);
-                    wait_empty(shared.vs, key_at);
-                    barrier_arrive_expect(&shared.vs.full[key_at.stage], kKeyTileBytes<kD>);
-                    load_key_tile<kD>(shared.v[key_at.stage], maps.v, &shared.vs.full[key_at.stage], t, kv_head);
-                }
+        barrier_arrive(&shared.items.full[at.stage]);
+    }
+}
+
+// The loader: one thread.
+template <int kD, int kOperands, int kQueryStages>
+__device__ __forceinline__ void load_query_items(const HopperProblem& p, QueryShared<kD, kOperands, kQueryStages>& shared,
+                                                 const QueryMaps& maps) {
+    RingCursor<kItemStages> item_at;
+    RingCursor<kQueryStages> query_at;
+    RingCursor<kKeyStages> key_at;
+    for (;; item_at.advance()) {
+        wait_full(shared.items, item_at);
+        const QueryItem& item = shared.item[item_at.stage];
+        const int kv_head = item.kv_head;
+        if (kv_head < 0) return;
+        const QueryPlan plan = item.plan;
+        const int token = item.token;
+        barrier_arrive(&shared.items.empty[item_at.stage]);
+        if (plan.tiles == 0) continue;
+        wait_empty(shared.queries, query_at);
+        std::uint64_t* barrier = &shared.queries.full[query_at.stage];
+        barrier_arrive_expect(barrier, kOperands * kUnits * unit_bytes(p, kD));
+        for (int operand = 0; operand < kOperands; ++operand) {
+            for (int unit = 0; unit < kUnits; ++unit) {
+                load_unit<kD>(shared.query[query_at.stage][operand] + unit * kUnitBytes<kD>, maps.query[operand], barrier, kv_head * p.group,
+                              token + unit * p.unit_tokens);
             }
         }
-        __syncwarp();
-        item = next;
+        query_at.advance();
+        for (int i = 0; i < plan.tiles; ++i, key_at.advance()) {
+            const KeyTile t = plan.tile(i);
+            wait_empty(shared.ks, key_at);
+            barrier_arrive_expect(&shared.ks.full[key_at.stage], kKeyTileBytes<kD>);
+            load_key_tile<kD>(shared.k[key_at.stage], maps.k, &shared.ks.full[key_at.stage], t, kv_head);
+            wait_empty(shared.vs, key_at);
+            barrier_arrive_expect(&shared.vs.full[key_at.stage], kKeyTileBytes<kD>);
+            load_key_tile<kD>(shared.v[key_at.stage], maps.v, &shared.vs.full[key_at.stage], t, kv_head);
+        }
     }
+}
+
+template <int kD, int kOperands, int kQueryStages>
+__device__ __forceinline__ void produce_query_items(const HopperProblem& p, QueryShared<kD, kOperands, kQueryStages>& shared,
+                                                    const QueryMaps& maps, const float* lse, const float* delta) {
+    const int warp = threadIdx.x / 32;
+    if (warp == kPlannerWarp) plan_query_items(p, shared, lse, delta);
+    if (warp == kLoaderWarp && threadIdx.x % 32 == 0) load_query_items(p, shared, maps);
 }
 
 }  // namespace dflash::cuda::device
