@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Linear,
                                            LinearCase{16, 40, 24}, LinearCase{31, 129, 65}, LinearCase{100, 96, 64},
                                            LinearCase{2065, 17, 19}, LinearCase{9, 320, 4100}));
 
-// Wide row-major right-hand sides are cut into column parts.
+// Wide row-major right-hand sides are packed first.
 TEST(LinearWide, BackwardThroughManyInputColumns) {
     const Context context;
     const std::int64_t rows = 5, in = 4200, out = 6;

@@ -18,9 +18,10 @@ namespace {
 constexpr std::int64_t kMaxPieceRows = 2048;
 // Fewer rows than this make one piece of exactly that many; above, pieces are powers of two.
 constexpr std::int64_t kExactRows = 16;
-// oneDNN 2.6 runs at half its rate on some wide row-major right-hand sides (3,072 or 3,584 columns); parts of at most this many
-// columns do not suffer from that.
-constexpr std::int64_t kMaxPlainColumns = 2048;
+// oneDNN 2.6 falls to half its rate and less on a wide row-major right-hand side, unless its width is a power of two (which it copies
+// by itself). Wider ones are brought into the library's blocked layout first.
+constexpr std::int64_t kMaxPlainColumns = 1024;
+constexpr std::size_t kScratchAlignment = 64;
 
 std::int64_t next_piece(std::int64_t rows) {
     if (rows < kExactRows) return rows;
@@ -34,21 +35,20 @@ std::vector<std::int64_t> possible_pieces(std::int64_t max_rows) {
     return pieces;
 }
 
-// C (m, n) = or += A (m, k) B (k, n). C is row-major; A and B are row-major, or column-major where marked transposed.
-// The strides are those of the stored matrices.
+// C (m, n) = or += A (m, k) B (k, n), all contiguous. C is row-major; A and B are row-major, or column-major where marked transposed.
 struct Product {
     std::int64_t m = 0, n = 0, k = 0;
     bool a_transposed = false, b_transposed = false;
-    std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;
     bool accumulate = false;
     bool operator==(const Product&) const = default;
+
+    bool packs_b() const { return !b_transposed && n > kMaxPlainColumns && !std::has_single_bit(static_cast<std::uint64_t>(n)); }
 };
 
 struct ProductHash {
     std::size_t operator()(const Product& p) const {
-        std::uint64_t h = 0;
-        for (const std::int64_t key :
-             {p.m, p.n, p.k, p.b_stride, p.c_stride, static_cast<std::int64_t>(p.a_transposed * 4 + p.b_transposed * 2 + p.accumulate)}) {
+        std::uint64_t h = static_cast<std::uint64_t>(p.a_transposed * 4 + p.b_transposed * 2 + p.accumulate);
+        for (const std::int64_t key : {p.m, p.n, p.k}) {
             h = (h ^ static_cast<std::uint64_t>(key)) * 0x9E3779B97F4A7C15ULL;
             h ^= h >> 32;
         }
@@ -57,35 +57,21 @@ struct ProductHash {
 };
 
 Product forward_product(std::int64_t rows, std::int64_t in, std::int64_t out, bool accumulate) {
-    return {rows, out, in, false, true, in, in, out, accumulate};
+    return {rows, out, in, false, true, accumulate};
 }
 Product backward_input_product(std::int64_t rows, std::int64_t in, std::int64_t out, bool accumulate) {
-    return {rows, in, out, false, false, out, in, in, accumulate};
+    return {rows, in, out, false, false, accumulate};
 }
 Product backward_weight_product(std::int64_t rows, std::int64_t in, std::int64_t out, bool accumulate) {
-    return {out, in, rows, true, false, out, in, in, accumulate};
+    return {out, in, rows, true, false, accumulate};
 }
 
-// The columns of one part of a product, and the product cut down to them.
-std::int64_t part_columns(const Product& product) {
-    if (product.b_transposed || product.n <= kMaxPlainColumns) return product.n;
-    const std::int64_t parts = (product.n + kMaxPlainColumns - 1) / kMaxPlainColumns;
-    const std::int64_t even = (product.n + parts - 1) / parts;
-    return (even + 63) / 64 * 64;
+dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, bool transposed) {
+    return {{rows, columns}, dnnl::memory::data_type::f32, transposed ? dnnl::memory::format_tag::ba : dnnl::memory::format_tag::ab};
 }
-template <typename Visit>
-void for_each_part(const Product& product, Visit visit) {
-    const std::int64_t columns = part_columns(product);
-    for (std::int64_t begin = 0; begin < product.n; begin += columns) {
-        Product part = product;
-        part.n = std::min(columns, product.n - begin);
-        visit(part, begin);
-    }
-}
-
-dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, std::int64_t stride, bool transposed) {
-    const dnnl::memory::dims strides = transposed ? dnnl::memory::dims{1, stride} : dnnl::memory::dims{stride, 1};
-    return {{rows, columns}, dnnl::memory::data_type::f32, strides};
+dnnl::memory::desc right_side(const Product& p) {
+    if (!p.packs_b()) return matrix(p.k, p.n, p.b_transposed);
+    return {{p.k, p.n}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::BA16a64b};
 }
 
 const dnnl::engine& cpu_engine() {
@@ -101,9 +87,14 @@ dnnl::matmul::primitive_desc describe(const Product& p) {
         sum.append_sum(1.0F);
         attributes.set_post_ops(sum);
     }
-    const dnnl::matmul::desc operation(matrix(p.m, p.k, p.a_stride, p.a_transposed), matrix(p.k, p.n, p.b_stride, p.b_transposed),
-                                       matrix(p.m, p.n, p.c_stride, false));
+    const dnnl::matmul::desc operation(matrix(p.m, p.k, p.a_transposed), right_side(p), matrix(p.m, p.n, false));
     return {operation, attributes, cpu_engine()};
+}
+
+// The workspace holds the packed right-hand side, if any, and the primitive's scratch after it.
+std::size_t packed_bytes(const Product& p) {
+    if (!p.packs_b()) return 0;
+    return (right_side(p).get_size() + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
 }
 
 // Every product that a shape can ask for.
@@ -111,9 +102,9 @@ template <typename Visit>
 void for_each_product(const LinearShape& shape, Visit visit) {
     for (const std::int64_t rows : possible_pieces(shape.max_rows)) {
         for (const bool accumulate : {false, true}) {
-            if (shape.forward) for_each_part(forward_product(rows, shape.in, shape.out, accumulate), visit);
-            if (shape.backward_input) for_each_part(backward_input_product(rows, shape.in, shape.out, accumulate), visit);
-            if (shape.backward_weight) for_each_part(backward_weight_product(rows, shape.in, shape.out, accumulate), visit);
+            if (shape.forward) visit(forward_product(rows, shape.in, shape.out, accumulate));
+            if (shape.backward_input) visit(backward_input_product(rows, shape.in, shape.out, accumulate));
+            if (shape.backward_weight) visit(backward_weight_product(rows, shape.in, shape.out, accumulate));
         }
     }
 }
@@ -137,7 +128,7 @@ public:
         for (std::int64_t begin = 0; begin < p.d_y.rows();) {
             const std::int64_t rows = next_piece(p.d_y.rows() - begin);
             multiply(context, backward_input_product(rows, in, out, p.write == Write::kAccumulate), p.d_y.f32() + begin * out,
-                     p.weight.f32(), p.d_x.f32() + begin * in);
+                     p.weight.f32(), p.d_x.f32() + begin * in, begin > 0);
             begin += rows;
         }
     }
@@ -159,7 +150,10 @@ public:
 
     void prepare(const std::vector<LinearShape>& shapes) override {
         for (const LinearShape& shape : shapes) {
-            for_each_product(shape, [this](const Product& product, std::int64_t) { compiled(product); });
+            for_each_product(shape, [this](const Product& product) {
+                compiled(product);
+                if (product.packs_b()) packing(product);
+            });
         }
     }
 
@@ -178,20 +172,35 @@ private:
             .first->second;
     }
 
-    void multiply(const Context& context, const Product& product, float* a, float* b, float* c) {
-        for_each_part(product, [&](const Product& part, std::int64_t column) {
-            const Compiled& one = compiled(part);
-            const dnnl::engine& engine = cpu_engine();
-            void* scratch = context.workspace(one.scratch.get_size());
-            one.primitive.execute(stream_, {{DNNL_ARG_SRC, dnnl::memory(one.a, engine, a)},
-                                            {DNNL_ARG_WEIGHTS, dnnl::memory(one.b, engine, b + column)},
-                                            {DNNL_ARG_DST, dnnl::memory(one.c, engine, c + column)},
-                                            {DNNL_ARG_SCRATCHPAD, dnnl::memory(one.scratch, engine, scratch)}});
-        });
+    const dnnl::reorder& packing(const Product& product) {
+        const std::uint64_t key = static_cast<std::uint64_t>(product.k) << 32 | static_cast<std::uint64_t>(product.n);
+        const auto found = packings_.find(key);
+        if (found != packings_.end()) return found->second;
+        const dnnl::engine& engine = cpu_engine();
+        const dnnl::reorder::primitive_desc desc(engine, matrix(product.k, product.n, false), engine, right_side(product));
+        return packings_.emplace(key, dnnl::reorder(desc)).first->second;
+    }
+
+    // `b_is_packed`: the product before this one had the same right-hand side, and its packed form still lies in the workspace.
+    void multiply(const Context& context, const Product& product, float* a, float* b, float* c, bool b_is_packed = false) {
+        const dnnl::engine& engine = cpu_engine();
+        const Compiled& one = compiled(product);
+        const std::size_t packed = packed_bytes(product);
+        char* workspace = static_cast<char*>(context.workspace(packed + one.scratch.get_size()));
+        dnnl::memory right(one.b, engine, product.packs_b() ? static_cast<void*>(workspace) : b);
+        if (product.packs_b() && !b_is_packed) {
+            dnnl::memory plain(matrix(product.k, product.n, false), engine, b);
+            packing(product).execute(stream_, plain, right);
+        }
+        one.primitive.execute(stream_, {{DNNL_ARG_SRC, dnnl::memory(one.a, engine, a)},
+                                        {DNNL_ARG_WEIGHTS, right},
+                                        {DNNL_ARG_DST, dnnl::memory(one.c, engine, c)},
+                                        {DNNL_ARG_SCRATCHPAD, dnnl::memory(one.scratch, engine, workspace + packed)}});
     }
 
     dnnl::stream stream_{cpu_engine()};
     std::unordered_map<Product, Compiled, ProductHash> products_;
+    std::unordered_map<std::uint64_t, dnnl::reorder> packings_;  // by k and n
 };
 
 }  // namespace
@@ -201,8 +210,8 @@ std::unique_ptr<MatmulLibrary> make_matmul_library(Device) { return std::make_un
 std::size_t linear_workspace_bytes(Device, const std::vector<LinearShape>& shapes) {
     std::size_t bytes = 0;
     for (const LinearShape& shape : shapes) {
-        for_each_product(shape, [&bytes](const Product& product, std::int64_t) {
-            bytes = std::max(bytes, describe(product).scratchpad_desc().get_size());
+        for_each_product(shape, [&bytes](const Product& product) {
+            bytes = std::max(bytes, packed_bytes(product) + describe(product).scratchpad_desc().get_size());
         });
     }
     return bytes;
