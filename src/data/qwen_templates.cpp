@@ -64,6 +64,7 @@ void write_instructions(const ToolInstructions& instructions, ChatWriter& writer
 void write_qwen3_answer(const Conversation& conversation, std::size_t i, std::size_t query, ChatWriter& writer) {
     const ChatMessage& message = conversation.messages[i];
     Answer answer = split_answer(message, message.content);
+    bool needs_newline = !answer.content.empty();  // before a tool call
     writer.markup("<|im_start|>assistant\n");
     writer.supervise(true);
     if (i > query && (i + 1 == conversation.messages.size() || !answer.reasoning.empty())) {
@@ -76,7 +77,6 @@ void write_qwen3_answer(const Conversation& conversation, std::size_t i, std::si
         answer.content = strip_left(answer.content, "\n");
     }
     writer.answer(answer.content);
-    bool needs_newline = !answer.content.empty();
     for (const ToolCall& call : parse_tool_calls(message.tool_calls)) {
         writer.markup(needs_newline ? "\n<tool_call>\n" : "<tool_call>\n");
         writer.answer("{\"name\": \"" + call.name + "\", \"arguments\": " + call.arguments + "}");
