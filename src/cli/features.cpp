@@ -13,7 +13,7 @@
 
 #include "base/log.h"
 #include "cli/command.h"
-#include "cli/progress.h"
+#include "cli/progress_line.h"
 #include "data/chat_template.h"
 #include "data/dataset.h"
 #include "draft/draft_spec.h"
@@ -48,7 +48,7 @@ public:
         const double seconds = std::max(1e-9, std::chrono::duration<double>(now - start_).count());
         const double rate = static_cast<double>(tokens) / seconds;
         const std::string text = fmt::format("[features] {}/{} rows, {}/{} tokens, {:.0f} tokens/s, {} left", documents, documents_, tokens,
-                                             tokens_, rate, duration_text(static_cast<double>(tokens_ - tokens) / rate));
+                                             tokens_, rate, format_duration(static_cast<double>(tokens_ - tokens) / rate));
         if (terminal_) {
             fmt::print(stderr, "\r{}\033[K{}", text, last ? "\n" : "");
             std::fflush(stderr);

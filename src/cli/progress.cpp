@@ -8,15 +8,9 @@
 #include <string>
 
 #include "base/log.h"
+#include "cli/progress_line.h"
 
 namespace dflash::cli {
-
-std::string duration_text(double seconds) {
-    const auto total = static_cast<std::int64_t>(seconds + 0.5);
-    if (total < 60) return fmt::format("{} s", total);
-    if (total < 3600) return fmt::format("{} min {} s", total / 60, total % 60);
-    return fmt::format("{} h {} min", total / 3600, total % 3600 / 60);
-}
 
 namespace {
 
@@ -24,7 +18,7 @@ std::string step_text(const StepMetrics& m) {
     return fmt::format(
         "step {}/{}  loss {:.4f}  accepted {:.2f} (estimate)  lr {:.2e}  norm {:.2f}  anchors {}/{}  {:.0f} tokens/s  {} left", m.step,
         m.total_steps, m.loss, m.estimated_acceptance_length, m.lr, m.gradient_norm, m.anchors_used, m.anchors_eligible,
-        m.tokens_per_second, duration_text(m.seconds_left));
+        m.tokens_per_second, format_duration(m.seconds_left));
 }
 
 std::string bar_text(const StepMetrics& m) {

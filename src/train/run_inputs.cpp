@@ -12,6 +12,7 @@
 #include "io/tokenizer.h"
 #include "kernels/context.h"
 #include "model/target_weights.h"
+#include "target/features_folder.h"
 #include "train/draft_choice.h"
 
 namespace dflash {
@@ -158,22 +159,24 @@ RunInputs read_run_configs(const RunSettings& settings) {
 
 void open_run_data(RunInputs& inputs) {
     const RunSettings& settings = inputs.settings;
-    if (!settings.features.empty()) return;
     const std::string tokenizer = Tokenizer(settings.target + "/tokenizer.json").fingerprint();
-    inputs.data.emplace(open_data(settings, settings.data));
+    const bool stored = !settings.features.empty();
+    const std::string data = stored ? features_data_folder(settings.features) : settings.data;
+    inputs.data.emplace(open_data(settings, data));
     inputs.chat_template = inputs.data->chat_template();
     inputs.data_fingerprint = inputs.data->fingerprint();
-    check_dataset(*inputs.data, settings.data, inputs, tokenizer);
+    check_dataset(*inputs.data, data, inputs, tokenizer);
     if (!settings.val_data.empty()) {
-        inputs.validation.emplace(open_data(settings, settings.val_data));
-        check_dataset(*inputs.validation, settings.val_data, inputs, tokenizer);
+        const std::string held_out = stored ? features_data_folder(settings.val_data) : settings.val_data;
+        inputs.validation.emplace(open_data(settings, held_out));
+        check_dataset(*inputs.validation, held_out, inputs, tokenizer);
         if (!(inputs.validation->chat_template() == inputs.chat_template)) {
             throw_bad_input("--val-data {} was prepared with another template, thinking mode or system text than the training data",
                             settings.val_data);
         }
     }
     if (!settings.init_from.empty()) check_same_template(settings.init_from, inputs.chat_template);
-    inputs.prompts = evaluation_prompts(inputs);
+    if (!stored) inputs.prompts = evaluation_prompts(inputs);
 }
 
 }  // namespace dflash

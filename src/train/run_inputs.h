@@ -20,7 +20,7 @@ struct RunInputs {
     RunSettings settings;  // resolved
     TargetConfig target;
     DraftSpec draft;
-    std::optional<Dataset> data, validation;  // with --data; stored features are opened with the source that reads them
+    std::optional<Dataset> data, validation;  // with --features, `data` is the data set in that folder
     ChatTemplate chat_template;
     std::vector<std::vector<std::int32_t>> prompts;  // to decode in evaluations
     std::string target_fingerprint, data_fingerprint;

@@ -1,24 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "train/sources.h"
 
+#include "target/live_features.h"
+#include "target/stored_features.h"
+
 namespace dflash {
 namespace {
-
-// The target runs on this device, one micro-batch at a time, just before the drafter trains on it.
-class LiveSource final : public FeatureSource {
-public:
-    LiveSource(const TargetModel& model, Loader& loader) : model_(model), loader_(loader) {}
-    std::int64_t batches_in_epoch(std::int64_t epoch) const override { return loader_.batches_in_epoch(epoch); }
-    void seek(std::int64_t epoch, std::int64_t cursor) override { loader_.seek(epoch, cursor); }
-    FeatureBatch next(const Context& context) override {
-        const PackedBatch& batch = loader_.next();
-        return {&batch, model_.forward(context, batch)};
-    }
-
-private:
-    const TargetModel& model_;
-    Loader& loader_;
-};
 
 // Held-out micro-batches in one fixed order, filled when asked for: evaluations are few, and then no thread has to be kept for them.
 class HeldOutSource final : public FeatureSource {
@@ -51,11 +38,22 @@ TrainingSources::TrainingSources(const RunInputs& inputs, const RunPlan& plan, c
                                  const Communicator& communicator) {
     const auto seed = static_cast<std::uint64_t>(inputs.settings.seed);
     const std::int64_t token_budget = inputs.settings.token_budget;
+    const LoaderSettings order{.seed = seed, .token_budget = token_budget, .rank = communicator.rank(), .ranks = communicator.ranks()};
+    if (!inputs.settings.features.empty()) {
+        StoredFeatureSettings stored{.taps = plan.target_forward.taps,
+                                     .target_fingerprint = inputs.target_fingerprint,
+                                     .taps_out = arena.tensor("target.features.taps"),
+                                     .final_out = {}};
+        if (plan.target_forward.want_final) stored.final_out = arena.tensor("target.features.final_state");
+        training_ = std::make_unique<StoredFeatures>(inputs.settings.features, *inputs.data, order, stored);
+        if (!inputs.validation) return;
+        validation_ = std::make_unique<StoredFeatures>(inputs.settings.val_data, *inputs.validation, order, stored);
+        validation_->next(Context());  // its thread's memory is there before the first step
+        return;
+    }
     model_ = std::make_unique<TargetModel>(inputs.target, weights, plan.target_forward, arena);
-    loader_ = std::make_unique<Loader>(
-        *inputs.data,
-        LoaderSettings{.seed = seed, .token_budget = token_budget, .rank = communicator.rank(), .ranks = communicator.ranks()});
-    training_ = std::make_unique<LiveSource>(*model_, *loader_);
+    loader_ = std::make_unique<Loader>(*inputs.data, order);
+    training_ = std::make_unique<LiveFeatures>(*model_, *loader_);
     if (inputs.validation) validation_ = std::make_unique<HeldOutSource>(*model_, *inputs.validation, seed, token_budget);
 }
 

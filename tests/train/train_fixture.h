@@ -32,7 +32,7 @@ inline void prepare_rows(const std::string& target, const std::string& from, std
     prepare_dataset({.inputs = {rows}, .target = target, .out = folder.file(name), .chat_template = {}, .max_length = max_length});
 }
 
-// 20 steps over a few chats, two threads, a checkpoint a step; data/ and val-data/ are made in `folder`.
+// 20 steps over a few chats, one thread, a checkpoint a step; data/ and val-data/ are made in `folder`.
 inline RunSettings small_run(const std::string& target_name, const TemporaryFolder& folder, const std::string& out) {
     const std::string target = fixture(target_name);
     if (!std::filesystem::exists(folder.file("data"))) {
@@ -56,7 +56,7 @@ inline RunSettings small_run(const std::string& target_name, const TemporaryFold
     s.save_every = 1;
     s.keep = 3;
     s.seed = 3;
-    s.threads = 2;
+    s.threads = 1;
     s.eval_count = 2;
     s.eval_new_tokens = 16;
     return s;
