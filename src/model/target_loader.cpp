@@ -126,36 +126,53 @@ void check_norm_offsets(const std::vector<Found>& loaded, TargetLoadReport& repo
     }
 }
 
-}  // namespace
-
-TargetLoadReport load_target_weights(const std::string& folder, const TargetConfig& config, TargetPart part, const TargetWeights& weights) {
-    const SafetensorsFolder checkpoint(folder);
-    const CheckpointNames names(checkpoint);
-    TargetWeights views = weights;
-    const auto num_layers = static_cast<std::int64_t>(views.layers.size());
-    DFLASH_CHECK(part == TargetPart::kAll || num_layers == 0, "{} layers where none are wanted", num_layers);
-    const std::vector<WeightDecl> table = weight_table(config, views);
-    const std::vector<Found> found = find_tensors(checkpoint, names, table);
-    check_tied_head(checkpoint, names, config);
-
+// A checkpoint whose tensors were all found, and what else is in it.
+struct Survey {
+    std::vector<Found> found;
     TargetLoadReport report;
-    for (const auto& [decl, entry] : found) {
-        const SafetensorsFile& file = checkpoint.file_of(*entry);
-        copy_entry_to_f32(*entry, file.path(), *decl->tensor);
-        file.drop_pages();
-        ++report.loaded;
-    }
-    count_the_rest(checkpoint, names, config, num_layers, found, report);
+};
+Survey survey_checkpoint(const SafetensorsFolder& checkpoint, const TargetConfig& config, const std::vector<WeightDecl>& table,
+                         std::int64_t num_layers) {
+    const CheckpointNames names(checkpoint);
+    Survey survey;
+    survey.found = find_tensors(checkpoint, names, table);
+    TargetLoadReport& report = survey.report;
+    report.loaded = static_cast<std::int64_t>(survey.found.size());
+    check_tied_head(checkpoint, names, config);
+    count_the_rest(checkpoint, names, config, num_layers, survey.found, report);
     if (!report.unexpected.empty()) report.warnings.push_back("unexpected tensors, not used: " + joined_names(report.unexpected));
     for (const auto& [name, shard] : checkpoint.missing()) {  // one that is needed was an error before
         report.warnings.push_back(
             fmt::format("the index names tensor '{}', which {} does not hold; it is not needed", printable(name), printable(shard)));
+    }
+    return survey;
+}
+
+}  // namespace
+
+TargetLoadReport load_target_weights(const std::string& folder, const TargetConfig& config, TargetPart part, const TargetWeights& weights) {
+    TargetWeights views = weights;
+    const auto num_layers = static_cast<std::int64_t>(views.layers.size());
+    DFLASH_CHECK(part == TargetPart::kAll || num_layers == 0, "{} layers where none are wanted", num_layers);
+    const std::vector<WeightDecl> table = weight_table(config, views);
+    const SafetensorsFolder checkpoint(folder);
+    auto [found, report] = survey_checkpoint(checkpoint, config, table, num_layers);
+    for (const auto& [decl, entry] : found) {
+        const SafetensorsFile& file = checkpoint.file_of(*entry);
+        copy_entry_to_f32(*entry, file.path(), *decl->tensor);
+        file.drop_pages();
     }
     check_norm_offsets(found, report);
     log_info("[target] {}: {} tensors loaded; skipped: {} vision, {} MTP, {} of layers that are not needed", folder, report.loaded,
              report.skipped_vision, report.skipped_mtp, report.skipped_unused_layers);
     for (const std::string& warning : report.warnings) log_warning("[target] {}: {}", folder, warning);
     return report;
+}
+
+TargetLoadReport check_target_checkpoint(const std::string& folder, const TargetConfig& config) {
+    TargetWeights undefined = undefined_target_weights(config, TargetPart::kAll, -1);
+    const std::vector<WeightDecl> table = weight_table(config, undefined);
+    return survey_checkpoint(SafetensorsFolder(folder), config, table, config.layers).report;
 }
 
 }  // namespace dflash

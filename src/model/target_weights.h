@@ -53,6 +53,8 @@ struct TargetLoadReport {
 // Fills them from the checkpoint folder (any name prefix of docs/formats.md). Missing tensors or wrong shapes: Error(kBadInput) with all
 // names. A tied config beside a head that differs from the embedding is an error too. The mapped pages do not stay resident.
 TargetLoadReport load_target_weights(const std::string& folder, const TargetConfig& config, TargetPart part, const TargetWeights& weights);
+// The same checks without loading: `loaded` counts the tensors that would be.
+TargetLoadReport check_target_checkpoint(const std::string& folder, const TargetConfig& config);
 // Identifies a target: SHA-256 over config, tensor names, dtypes, shapes and samples of each tensor's bytes; the same however the tensors
 // are spread over shards. Reads a few kilobytes a tensor.
 std::string target_fingerprint(const std::string& folder);
