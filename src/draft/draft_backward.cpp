@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/core.h>
 
+#include <initializer_list>
+
 #include "draft/draft_step_impl.h"
+#include "kernels/elementwise.h"
 #include "kernels/rms_norm.h"
 
 namespace dflash {
@@ -18,17 +21,26 @@ void announce_all(const DraftTensors& gradients, const Ready& ready) {
 }  // namespace
 
 void DraftStep::backward(const Context& context, const DraftModel& model, const TargetFeatures& features, const AnchorSet& anchors,
-                         const DraftTensors& gradients, const Ready& on_gradient_ready) {
+                         const DraftTensors& gradients, const Ready& on_gradient_ready, Write write) {
     Impl& step = *impl_;
     DFLASH_CHECK(step.num_live == anchors.num_live, "backward of {} blocks after a forward of {}", anchors.num_live, step.num_live);
     const std::int64_t rows = step.rows();
-    if (rows == 0) return announce_all(gradients, on_gradient_ready);
+    // Ops add to gradients; to overwrite one is to clear it when its turn comes.
+    const auto begin = [&](std::initializer_list<Tensor> turn) {
+        if (write == Write::kAccumulate) return;
+        for (const Tensor& gradient : turn) fill_zero(context, gradient);
+    };
+    if (rows == 0) {
+        for (const NamedTensor& entry : named_tensors(gradients)) begin({entry.tensor});
+        return announce_all(gradients, on_gradient_ready);
+    }
     const auto ready = [&](const std::string& name) {
         if (on_gradient_ready) on_gradient_ready(name);
     };
     const StepViews& views = step.views;
     const DraftTensors& weights = model.weights;
     const Tensor d_x = first_rows(views.d_x, rows);
+    begin({gradients.norm});
     rms_norm_backward(context, {first_rows(views.d_hidden, rows), first_rows(views.x.back(), rows), weights.norm,
                                 first_rows(views.final_rstd, rows), 0.0F, d_x, Write::kOverwrite, gradients.norm});
     ready("norm.weight");
@@ -49,7 +61,9 @@ void DraftStep::backward(const Context& context, const DraftModel& model, const 
         params.ctx = ctx;
         params.context_positions = context_positions;
         params.scratch = live_views(views.back, rows, context_rows);
-        params.gradients = &gradients.layers[layer];
+        const DraftLayerWeights& d = gradients.layers[layer];
+        begin({d.input_norm, d.post_norm, d.q_proj, d.k_proj, d.v_proj, d.o_proj, d.q_norm, d.k_norm, d.gate_proj, d.up_proj, d.down_proj});
+        params.gradients = &d;
         params.d_x = d_x;
         params.d_ctx = d_ctx;
         params.write_d_ctx = layer + 1 == layers ? Write::kOverwrite : Write::kAccumulate;
@@ -59,6 +73,7 @@ void DraftStep::backward(const Context& context, const DraftModel& model, const 
 
     const Tensor fc_out = first_rows(views.fc_out, context_rows);
     const Tensor d_fc_out = first_rows(views.d_fc_out, context_rows);
+    begin({gradients.hidden_norm, gradients.fc});
     rms_norm_backward(context, {d_ctx, fc_out, weights.hidden_norm, first_rows(views.fc_rstd, context_rows), 0.0F, d_fc_out,
                                 Write::kOverwrite, gradients.hidden_norm});
     ready("hidden_norm.weight");

@@ -83,9 +83,11 @@ public:
     // kl needs features.final_state and `target_head`.
     LossStatistics loss(const Context& context, const DraftModel& model, const TargetFeatures& features, const AnchorSet& anchors,
                         const Tensor& target_head, bool want_gradient);
-    // gradients += of all trained tensors. `on_gradient_ready(name)` is called as each tensor is complete, last layer first.
+    // gradients += of all trained tensors, or = with kOverwrite: a layer's gradients are then not touched before that layer's backward, so
+    // that their memory may serve others until then. `on_gradient_ready(name)` is called as each tensor is complete, last layer first.
     void backward(const Context& context, const DraftModel& model, const TargetFeatures& features, const AnchorSet& anchors,
-                  const DraftTensors& gradients, const std::function<void(const std::string&)>& on_gradient_ready = {});
+                  const DraftTensors& gradients, const std::function<void(const std::string&)>& on_gradient_ready = {},
+                  Write write = Write::kAccumulate);
 
 private:
     struct Impl;

@@ -15,8 +15,10 @@ constexpr const char* kSecondMomentPrefix = "optimizer.v";
 
 }  // namespace
 
-std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, Lifetime gradients, Lifetime persistent) {
-    std::vector<BufferSpec> buffers = draft_tensor_buffers(spec, kGradientPrefix, Category::kGradients, gradients);
+std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, const std::function<Lifetime(const std::string&)>& gradient_lifetime,
+                                          Lifetime persistent) {
+    std::vector<BufferSpec> buffers = draft_tensor_buffers(spec, kGradientPrefix, Category::kGradients, persistent);
+    for (BufferSpec& buffer : buffers) buffer.lifetime = gradient_lifetime(buffer.name.substr(std::string(kGradientPrefix).size() + 1));
     for (const char* prefix : {kFirstMomentPrefix, kSecondMomentPrefix}) {
         const std::vector<BufferSpec> moments = draft_tensor_buffers(spec, prefix, Category::kMoments, persistent);
         buffers.insert(buffers.end(), moments.begin(), moments.end());
@@ -38,10 +40,6 @@ Optimizer::Optimizer(const DraftSpec& spec, const DraftTensors& weights, const A
         tensors_.push_back({weight.tensor, named_gradients_[i].tensor, m[i].tensor, v[i].tensor, 0.0F});
         gradient_list_.push_back(named_gradients_[i].tensor);
     }
-}
-
-void Optimizer::zero_gradients(const Context& context) {
-    for (const Tensor& gradient : gradient_list_) fill_zero(context, gradient);
 }
 
 void Optimizer::zero_moments(const Context& context) {

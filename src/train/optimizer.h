@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "draft/draft_weights.h"
@@ -15,8 +17,9 @@
 
 namespace dflash {
 
-// Moments, persistent; and gradients, for `gradients`.
-std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, Lifetime gradients, Lifetime persistent);
+// Moments, persistent; and gradients, each for the lifetime that `gradient_lifetime` gives its published name.
+std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, const std::function<Lifetime(const std::string&)>& gradient_lifetime,
+                                          Lifetime persistent);
 
 struct OptimizerStep {
     double lr = 0;
@@ -40,7 +43,6 @@ public:
     };
     const std::vector<State>& state() const { return state_; }
 
-    void zero_gradients(const Context& context);
     void zero_moments(const Context& context);
     // Norm of the gradient after division by the weight sum, before clipping. Not finite = nothing may be updated: the caller stops.
     double gradient_norm(const Context& context, double weight_sum);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <string_view>
 #include <utility>
 
 #include "base/byte_size.h"
@@ -42,6 +43,15 @@ void choose_settings(const TargetConfig& target, const DraftSpec& draft, const R
     run.target_layers = run.decodes ? target.layers : run.target_forward.layers_to_run(target);
 }
 
+// With one micro-batch a step, a gradient is born in its layer's backward; else gradients collect over all phases of the step.
+Lifetime gradient_lifetime(const std::string& name, const DraftPhases& phases, std::int64_t accumulate) {
+    if (accumulate > 1) return {0, phases.optimizer};
+    if (name == "norm.weight") return {phases.backward.back(), phases.optimizer};
+    constexpr std::string_view kLayer = "layers.";
+    if (name.rfind(kLayer, 0) != 0) return {phases.context_backward, phases.optimizer};
+    return {phases.backward[std::stoul(name.substr(kLayer.size()))], phases.optimizer};
+}
+
 }  // namespace
 
 RunPlan make_run_plan(const TargetConfig& target, const DraftSpec& draft, const RunSettings& settings) {
@@ -64,9 +74,9 @@ RunPlan make_run_plan(const TargetConfig& target, const DraftSpec& draft, const 
     const Device device;
     std::vector<BufferSpec> buffers = target_weight_buffers(target, run.target_part, persistent, run.target_layers);
     append(buffers, draft_tensor_buffers(draft, kDraftWeightPrefix, Category::kMaster, persistent));
-    // With one micro-batch a step, gradients are born in backward; else they collect over all phases of the step.
-    const Lifetime gradients = {settings.accumulate == 1 ? run.phases.backward.back() : 0, run.phases.optimizer};
-    append(buffers, optimizer_buffers(draft, gradients, persistent));
+    append(buffers,
+           optimizer_buffers(
+               draft, [&](const std::string& name) { return gradient_lifetime(name, run.phases, settings.accumulate); }, persistent));
     for (BufferSpec& buffer : target_forward_buffers(target, run.target_forward, {target_phase, target_phase},
                                                      {target_phase, run.phases.context_backward}, persistent)) {
         // Stored features need the rows that they are read into, nothing else of the target's forward.

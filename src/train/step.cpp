@@ -67,11 +67,11 @@ StepMetrics StepRunner::run(const Context& context, FeatureSource& source, const
                          plan.step, statistics.loss_sum, batch.batch->index, batch.batch->epoch);
         }
         if (i == 0) {
-            optimizer_.zero_gradients(context);
             metrics.epoch = batch.batch->epoch;
             metrics.first_micro_batch = batch.batch->index;
         }
-        draft_step_.backward(context, model_, batch.features, anchors_, optimizer_.gradients());
+        draft_step_.backward(context, model_, batch.features, anchors_, optimizer_.gradients(), {},
+                             i == 0 ? Write::kOverwrite : Write::kAccumulate);
         total.add(statistics);
         metrics.tokens += batch.batch->tokens();
     }

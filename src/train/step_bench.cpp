@@ -173,10 +173,8 @@ StepBench run_step_bench(const BenchShape& shape, std::int64_t repeats) {
         LossStatistics statistics;
         const double ms[] = {
             timed_ms([&] { step.forward(context, model, batch, features, anchors); }),
-            timed_ms([&] { statistics = step.loss(context, model, features, anchors, weights.head, true); }), timed_ms([&] {
-                optimizer.zero_gradients(context);
-                step.backward(context, model, features, anchors, optimizer.gradients());
-            }),
+            timed_ms([&] { statistics = step.loss(context, model, features, anchors, weights.head, true); }),
+            timed_ms([&] { step.backward(context, model, features, anchors, optimizer.gradients(), {}, Write::kOverwrite); }),
             timed_ms([&] {
                 const double norm = optimizer.gradient_norm(context, statistics.weight_sum);
                 optimizer.update(context, {.lr = 1e-4, .weight_sum = statistics.weight_sum, .max_grad_norm = 1, .step = i + kWarmups + 1},

@@ -17,11 +17,10 @@ struct Toy {
         weights = bind_draft_tensors(spec, "draft.weight", arena);
         optimizer = std::make_unique<Optimizer>(spec, weights, arena);
         optimizer->zero_moments(context);
-        optimizer->zero_gradients(context);
         initialise_draft(weights, 1);
     }
     Plan make() const {
-        std::vector<BufferSpec> buffers = optimizer_buffers(spec, {0, 0}, {0, 0});
+        std::vector<BufferSpec> buffers = optimizer_buffers(spec, [](const std::string&) { return Lifetime{}; }, {});
         const std::vector<BufferSpec> own = draft_tensor_buffers(spec, "draft.weight", Category::kMaster, {0, 0});
         buffers.insert(buffers.end(), own.begin(), own.end());
         return make_plan({"all"}, buffers);

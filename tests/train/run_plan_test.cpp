@@ -33,10 +33,16 @@ TEST(RunPlan, PhasesAndLifetimes) {
     EXPECT_EQ(run.plan.phases, phases);
     EXPECT_GE(run.plan.arena_bytes, run.plan.lower_bound_bytes());
     const int optimizer = run.phases.optimizer;
-    const BufferSpec* gradient = find(run.plan, "draft.gradient.fc.weight");
-    ASSERT_NE(gradient, nullptr);
-    EXPECT_EQ(gradient->lifetime.first, run.phases.backward.back());
-    EXPECT_EQ(gradient->lifetime.last, optimizer);
+    const std::pair<const char*, int> births[] = {{"norm.weight", run.phases.backward[1]},
+                                                  {"layers.1.mlp.up_proj.weight", run.phases.backward[1]},
+                                                  {"layers.0.input_layernorm.weight", run.phases.backward[0]},
+                                                  {"fc.weight", run.phases.context_backward}};
+    for (const auto& [name, first] : births) {
+        const BufferSpec* gradient = find(run.plan, std::string("draft.gradient.") + name);
+        ASSERT_NE(gradient, nullptr) << name;
+        EXPECT_EQ(gradient->lifetime.first, first) << name;
+        EXPECT_EQ(gradient->lifetime.last, optimizer) << name;
+    }
     EXPECT_EQ(find(run.plan, "target.features.taps")->lifetime.last, run.phases.context_backward);
 }
 

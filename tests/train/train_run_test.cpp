@@ -318,9 +318,9 @@ TEST_F(TrainRun, RefusesBeforeTheRunFolderIsMade) {
     EXPECT_TRUE(refused([](auto& s) { s.target = "/nowhere"; }, {"--target", "/nowhere"}));
     EXPECT_TRUE(refused([](auto& s) { s.data = ""; }, {"--data"}));
     EXPECT_TRUE(refused([](auto& s) { s.memory = "1MB"; }, {"the run needs", "1.0 MB"}));
-    EXPECT_TRUE(refused([](auto& s) { s.mask_token_id = 4094; }, {"4094"}));        // an end token
-    EXPECT_TRUE(refused([](auto& s) { s.mask_token_id = 1000000; }, {"1000000"}));  // outside the vocabulary
-    EXPECT_TRUE(refused([](auto& s) { s.mask_token_id = 4093; }, {"4093", "mask token"}));    // occurs in the data
+    EXPECT_TRUE(refused([](auto& s) { s.mask_token_id = 4094; }, {"4094"}));                // an end token
+    EXPECT_TRUE(refused([](auto& s) { s.mask_token_id = 1000000; }, {"1000000"}));          // outside the vocabulary
+    EXPECT_TRUE(refused([](auto& s) { s.mask_token_id = 4093; }, {"4093", "mask token"}));  // occurs in the data
     EXPECT_TRUE(refused([](auto& s) { s.given = {"template"}; }, {"--template", "prepare"}));
     EXPECT_TRUE(refused([](auto& s) { s.target_layer_ids = {1, 99}; }, {"99"}));
 }
