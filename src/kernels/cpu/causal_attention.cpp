@@ -67,7 +67,7 @@ float softmax_update(float* score, std::int64_t n, float scale, SoftmaxState& st
     const auto shift = hn::Set(wide, new_largest);
     auto sum = hn::Zero(wide);
     for (std::int64_t j = 0; j < padded; j += lanes) {
-        const auto p = exp_keep_nan(wide, hn::Sub(hn::LoadU(wide, score + j), shift));
+        const auto p = exp(hn::Sub(hn::LoadU(wide, score + j), shift));
         hn::StoreU(p, wide, score + j);
         sum = hn::Add(sum, p);
     }

@@ -15,14 +15,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace dflash::cpu::HWY_NAMESPACE {
 
-// The largest of n values; -inf where there are none.
-float range_max(const float* z, std::int64_t n) {
-    const F32Vector lowest = hn::Set(F32(), -std::numeric_limits<float>::infinity());
-    F32Vector max = lowest;
-    for_each_vector(n, [&](auto at) { max = hn::Max(max, at.other_beyond(at.load(z), lowest)); });
-    return max_of_lanes(max);
-}
-
 // Leaves e^(z - max) in `out` and returns its sum. NaN anywhere gives NaN.
 float exp_row(const float* z, float max, float* out, std::int64_t n) {
     const F32Vector shift = hn::Set(F32(), max);

@@ -112,7 +112,7 @@ HWY_INLINE std::int64_t convolve_row(D d, const ConvJob& job, std::int64_t row, 
             if (from == nullptr) continue;
             sum = hn::MulAdd(hn::LoadU(d, weights + j * kConvColumns + offset), hn::LoadU(d, from + channel + offset), sum);
         }
-        hn::StoreU(silu(d, sum), d, job.y + row * job.channels + channel + offset);
+        hn::StoreU(silu(sum), d, job.y + row * job.channels + channel + offset);
     }
     return offset;
 }
@@ -156,7 +156,7 @@ void weigh_products(std::int64_t i, const float* decay_sum, float beta, float* k
     const auto minus_beta = hn::Set(wide, -beta);
     for (std::int64_t j = 0; j < kChunk; j += lanes) {
         // beyond the diagonal the difference is positive and may overflow: cut it before the exponential
-        const auto decay = exp_keep_nan(wide, hn::Min(hn::Sub(own, hn::LoadU(wide, decay_sum + j)), hn::Zero(wide)));
+        const auto decay = exp(hn::Min(hn::Sub(own, hn::LoadU(wide, decay_sum + j)), hn::Zero(wide)));
         hn::StoreU(hn::Mul(hn::Mul(hn::LoadU(wide, k_products + j), minus_beta), decay), wide, k_products + j);
         hn::StoreU(hn::Mul(hn::LoadU(wide, q_products + j), decay), wide, q_products + j);
     }

@@ -6,7 +6,43 @@
 #include "kernels/backends.h"
 #include "kernels/cpu/parallel.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "kernels/cpu/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dflash::cpu::HWY_NAMESPACE {
+
+void add_range(const float* x, float* y, std::int64_t n) {
+    for_each_vector(n, [&](auto at) { at.store(hn::Add(at.load(y), at.load(x)), y); });
+}
+
+// The first largest; -1 where a NaN stands among them, or nothing.
+std::int32_t argmax_row(const float* x, std::int64_t n) {
+    F32Vector nan = hn::Zero(F32());
+    for_each_vector(n, [&](auto at) {
+        const F32Vector v = at.load(x);
+        nan = hn::Add(nan, hn::IfThenElseZero(hn::IsNaN(v), v));
+    });
+    if (n == 0 || std::isnan(sum_of_lanes(nan))) return -1;
+    const float max = range_max(x, n);
+    const F32Vector max_vector = hn::Set(F32(), max);
+    const std::int64_t lanes = f32_lanes();
+    std::int64_t i = 0;
+    while (i + lanes <= n && hn::AllFalse(F32(), hn::Eq(hn::LoadU(F32(), x + i), max_vector))) i += lanes;
+    while (x[i] != max) ++i;
+    return static_cast<std::int32_t>(i);
+}
+
+}  // namespace dflash::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace dflash::cpu {
+
+HWY_EXPORT(add_range);
+HWY_EXPORT(argmax_row);
 
 namespace {
 
@@ -26,16 +62,6 @@ void store_element(const Tensor& y, std::int64_t i, float value) {
     }
 }
 
-// The first largest; -1 where a NaN stands among them.
-std::int32_t argmax(const float* x, std::int64_t n) {
-    std::int64_t best = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
-        if (std::isnan(x[i])) return -1;
-        if (x[i] > x[best]) best = i;
-    }
-    return n > 0 ? static_cast<std::int32_t>(best) : -1;
-}
-
 }  // namespace
 
 void fill_zero(const Context&, const Tensor& y) {
@@ -52,10 +78,8 @@ void cast(const Context&, const Tensor& x, const Tensor& y) {
 }
 
 void add(const Context&, const Tensor& x, const Tensor& y) {
-    const float* from = x.f32();
-    float* to = y.f32();
     parallel_ranges(x.elements(), 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) to[i] += from[i];
+        HWY_DYNAMIC_DISPATCH(add_range)(x.f32() + begin, y.f32() + begin, end - begin);
     });
 }
 
@@ -72,8 +96,9 @@ void copy_columns(const Context&, const Tensor& x, const Tensor& y, std::int64_t
 void argmax_rows(const Context&, const Tensor& x, const Tensor& y) {
     const std::int64_t columns = x.row_elements();
     parallel_ranges(x.rows(), columns, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t r = begin; r < end; ++r) y.i32()[r] = argmax(x.f32() + r * columns, columns);
+        for (std::int64_t r = begin; r < end; ++r) y.i32()[r] = HWY_DYNAMIC_DISPATCH(argmax_row)(x.f32() + r * columns, columns);
     });
 }
 
 }  // namespace dflash::cpu
+#endif  // HWY_ONCE

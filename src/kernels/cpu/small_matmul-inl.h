@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Small dense products and vector functions for the CPU attention and delta-rule kernels, compiled once per instruction set (Highway's
+// Small dense products for the CPU attention and delta-rule kernels, compiled once per instruction set (Highway's
 // per-target include: no include guard in the usual sense).
 //   add_matmul   C (m, n) += A (m, k) B (k, n), row-major with row strides
 // Every element of C is one chain of fused multiply-adds in the order of k, whatever m is and wherever its row stands: results do not
@@ -13,8 +13,8 @@
 
 #include <cstdint>
 
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/vector-inl.h"
 
 // Loops over registers must vanish, or the sums would live in memory.
 #ifdef __clang__
@@ -26,23 +26,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace dflash::cpu::HWY_NAMESPACE {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
-// At most 16 lanes, so that buffers padded to 16 floats suit every target; and one lane, for what is left over.
-using Wide = hn::CappedTag<float, 16>;
+using Wide = F32;
+// One lane, for what is left over.
 using Single = hn::CappedTag<float, 1>;
-
-// e^x, with NaN kept (the library's function turns it into 0) and -inf giving 0. x <= 88.
-template <class D, class V>
-HWY_INLINE V exp_keep_nan(D d, V x) {
-    return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
-}
-
-template <class D, class V>
-HWY_INLINE V silu(D d, V x) {
-    const V e = exp_keep_nan(d, hn::Min(hn::Neg(x), hn::Set(d, 88.0F)));
-    return hn::Div(x, hn::Add(hn::Set(d, 1.0F), e));
-}
 
 struct MatmulOperands {
     std::int64_t k;
