@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+// Features on disk: the file for looking at holds what the target computes, and a folder gives the trainer the same micro-batches as the
+// live target.
+#include "target/stored_features.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "io/atomic_file.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "support/close.h"
+#include "support/data.h"
+#include "support/errors.h"
+#include "support/temporary_folder.h"
+#include "target/features_writer.h"
+#include "target/live_features.h"
+#include "target/loaded_target.h"
+
+namespace dflash {
+namespace {
+
+using namespace dflash::testing;  // NOLINT: test helpers
+
+const std::string kTarget = std::string(DFLASH_FIXTURES) + "/tiny-qwen3.5";
+constexpr std::int64_t kBudget = 96;
+const FeaturesProgress kQuiet = [](std::int64_t, std::int64_t) {};
+
+// Rows with ready ids, of several lengths, ids "row-0" ...
+std::string ready_rows(const std::vector<std::int64_t>& lengths) {
+    std::string text;
+    for (std::size_t row = 0; row < lengths.size(); ++row) {
+        Philox rng(row, 4);
+        Json line = {{"id", fmt::format("row-{}", row)}, {"input_ids", Json::array()}, {"loss_mask", Json::array()}};
+        for (std::int64_t i = 0; i < lengths[row]; ++i) {
+            line["input_ids"].push_back(rng.next_below(4000));
+            line["loss_mask"].push_back(i > 0 ? 1 : 0);
+        }
+        text += line.dump() + "\n";
+    }
+    return text;
+}
+
+class StoredFeaturesTest : public ::testing::Test {
+protected:
+    StoredFeaturesTest() {
+        settings.inputs = {folder.write("rows.jsonl", ready_rows({7, 65, 40, 3, 90, 12, 30, 5}))};
+        settings.target = kTarget;
+    }
+    FeaturesOutput output(const std::string& out, const FeatureRequest& request, DType dtype) const {
+        return {kTarget, out, request, dtype, 200'000};
+    }
+    std::string write_folder(const FeatureRequest& request, DType dtype = DType::kF32) const {
+        const std::string out = folder.file("features");
+        const auto make_data = [&](const std::string& path) {
+            PrepareSettings prepare = settings;
+            prepare.out = path;
+            prepare_dataset(prepare);
+        };
+        shards = write_features_folder(make_data, output(out, request, dtype), [](const Dataset&) { return kQuiet; });
+        return out;
+    }
+    TemporaryFolder folder;
+    PrepareSettings settings;
+    mutable std::int64_t shards = 0;
+};
+
+TEST_F(StoredFeaturesTest, GivesTheBatchesOfTheLiveTarget) {
+    const TargetForwardSettings forward{kBudget, {1, 4}, true};
+    LoadedTarget target(kTarget, forward, {});
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        const std::string out = write_folder({{0, 1, 4}, true, false}, dtype);
+        EXPECT_GT(shards, 1);
+        const Dataset data(features_data_folder(out));
+        const LoaderSettings order{3, kBudget, 0, 1, 2};
+        Loader loader(data, order);
+        LiveFeatures live(*target.model, loader);
+        const HostBuffer taps = poisoned_f32({kBudget, 2 * target.config.hidden});
+        const HostBuffer final_state = poisoned_f32({kBudget, target.config.hidden});
+        StoredFeatures stored(out, data, order, {{1, 4}, target_fingerprint(kTarget), taps, final_state});
+        ASSERT_EQ(stored.batches_in_epoch(0), live.batches_in_epoch(0));
+        const Tolerance tolerance = dtype == DType::kF32 ? kChunkF32 : kOpBf16;
+        for (std::int64_t batch = 0; batch < 2 * live.batches_in_epoch(0); ++batch) {
+            const FeatureBatch expected = live.next(target.context);
+            const FeatureBatch got = stored.next(target.context);
+            EXPECT_EQ(got.batch->ids, expected.batch->ids);
+            EXPECT_EQ(got.batch->document_begin, expected.batch->document_begin);
+            EXPECT_EQ(got.batch->epoch, expected.batch->epoch);
+            EXPECT_TRUE(close(got.features.taps, expected.features.taps, tolerance));
+            EXPECT_TRUE(close(got.features.final_state, expected.features.final_state, tolerance));
+        }
+        stored.seek(1, 1);
+        live.seek(1, 1);
+        EXPECT_EQ(stored.next(target.context).batch->ids, live.next(target.context).batch->ids);
+    }
+}
+
+TEST_F(StoredFeaturesTest, RefusesWhatDoesNotBelongTogether) {
+    const std::string out = write_folder({{1, 4}, false, false});
+    const Dataset data(features_data_folder(out));
+    const std::string fingerprint = target_fingerprint(kTarget);
+    const HostBuffer taps(DType::kF32, {kBudget, 512}), final_state(DType::kF32, {kBudget, 256});
+    const LoaderSettings order{3, kBudget, 0, 1, 2};
+    const auto open = [&](const StoredFeatureSettings& wanted) { return [&, wanted] { StoredFeatures(out, data, order, wanted); }; };
+    EXPECT_TRUE(refuses(open({{1, 4}, "another", taps, {}}), {"another target"}));
+    EXPECT_TRUE(refuses(open({{1, 5}, fingerprint, taps, {}}), {"layer 5", "1,4"}));
+    EXPECT_TRUE(refuses(open({{1, 4}, fingerprint, taps, final_state}), {"final"}));
+
+    settings.inputs = {folder.write("others.jsonl", ready_rows({8, 9}))};
+    const Dataset others = Dataset::from_jsonl(settings);
+    EXPECT_TRUE(refuses([&] { StoredFeatures(out, others, order, {{1, 4}, fingerprint, taps, {}}); }, {"not the one"}));
+
+    const std::string shard = out + "/" + features_shard_name(0);
+    std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 4);
+    EXPECT_TRUE(refuses(open({{1, 4}, fingerprint, taps, {}}), {features_shard_name(0), "damaged"}));
+    std::filesystem::remove(shard);
+    EXPECT_TRUE(refuses(open({{1, 4}, fingerprint, taps, {}}), {features_shard_name(0), "missing"}));
+    std::filesystem::remove(features_manifest_path(out));
+    EXPECT_TRUE(refuses(open({{1, 4}, fingerprint, taps, {}}), {"manifest.json"}));
+}
+
+TEST_F(StoredFeaturesTest, TheFileHoldsWhatTheTargetComputes) {
+    settings.keep_unsupervised = true;
+    const Dataset data = Dataset::from_jsonl(settings);
+    const std::string out = folder.file("features.safetensors");
+    write_features_file(data, output(out, {{-1, 0, 7}, true, true}, DType::kF32), kQuiet);
+    const SafetensorsFile file(out);
+    EXPECT_EQ(file.entries().size(), 8U * (2 + 3 + 1 + 2));
+    LoadedTarget target(kTarget, TargetForwardSettings{kBudget, {-1, 0, 7}, true}, {});
+    const std::int64_t hidden = target.config.hidden;
+    const auto floats = [&](const std::string& name) {
+        const SafetensorsEntry* entry = file.find(name);
+        if (entry == nullptr || entry->dtype != "F32") return std::vector<float>{};
+        std::vector<float> values(static_cast<std::size_t>(entry->elements()));
+        std::memcpy(values.data(), entry->data, entry->bytes);
+        return values;
+    };
+    for (std::int64_t row = 0; row < data.documents(); ++row) {
+        const std::string id = fmt::format("row-{}", row);
+        const auto ids = data.document(row).ids;
+        const TargetFeatures features = target.model->forward(target.context, packed_batch({Ids(ids.begin(), ids.end())}));
+        EXPECT_EQ(floats(id + ".hidden.0"), tap_of(features.taps, 0, hidden));
+        EXPECT_EQ(floats(id + ".hidden.1"), tap_of(features.taps, 1, hidden));
+        EXPECT_EQ(floats(id + ".hidden.8"), tap_of(features.taps, 2, hidden));
+        EXPECT_TRUE(close(std::span<const float>(floats(id + ".final")), f32_span(features.final_state), kChunkF32));
+        const SafetensorsEntry* stored_ids = file.find(id + ".input_ids");
+        ASSERT_NE(stored_ids, nullptr);
+        EXPECT_EQ(stored_ids->dtype, "I32");
+        EXPECT_EQ(std::memcmp(stored_ids->data, ids.data(), ids.size_bytes()), 0);
+        EXPECT_EQ(file.find(id + ".loss_mask")->dtype, "U8");
+
+        const HostBuffer logits = poisoned_f32({std::ssize(ids), target.config.vocabulary});
+        linear_forward(target.context, {features.final_state, target.weights.head, logits});
+        const auto* best = reinterpret_cast<const std::int32_t*>(file.find(id + ".argmax")->data);
+        std::vector<double> logsumexp;
+        for (std::int64_t token = 0; token < std::ssize(ids); ++token) {
+            const float* z = logits.tensor().f32() + token * target.config.vocabulary;
+            EXPECT_EQ(best[token], argmax(z, target.config.vocabulary));
+            double sum = 0;
+            for (std::int64_t v = 0; v < target.config.vocabulary; ++v) sum += std::exp(static_cast<double>(z[v]));
+            logsumexp.push_back(std::log(sum));
+        }
+        EXPECT_TRUE(close(std::span<const float>(floats(id + ".logsumexp")), std::span<const double>(logsumexp), kChunkF32));
+    }
+}
+
+TEST_F(StoredFeaturesTest, RowsOfOneIdAreRefusedAndNothingIsLeft) {
+    const std::string row = ready_rows({5});
+    settings.inputs = {folder.write("rows.jsonl", row + row)};
+    const Dataset data = Dataset::from_jsonl(settings);
+    const std::string out = folder.file("features.safetensors");
+    const std::size_t files = folder.num_files();
+    EXPECT_TRUE(refuses([&] { write_features_file(data, output(out, {{0}, false, false}, DType::kF32), kQuiet); }, {"row-0"}));
+    EXPECT_TRUE(refuses([&] { write_features_file(data, output(out, {{8}, false, false}, DType::kF32), kQuiet); }, {}));
+    EXPECT_EQ(folder.num_files(), files);
+}
+
+TEST(FeatureRequest, NamesLayersThatDoNotExist) {
+    const TargetConfig target = read_target_config(kTarget);
+    EXPECT_TRUE(refuses([&] { check_feature_request({{0, 8}, false, false}, target); }, {"layer 8", "0 to 7"}));
+    EXPECT_TRUE(refuses([&] { check_feature_request({{-2}, false, false}, target); }, {"layer -2"}));
+    EXPECT_TRUE(refuses([&] { check_feature_request({{}, false, false}, target); }, {"nothing"}));
+    EXPECT_NO_THROW(check_feature_request({{-1, 0, 7}, false, false}, target));
+}
+
+}  // namespace
+}  // namespace dflash
