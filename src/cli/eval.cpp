@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/decoding_flags.h"
-#include "cli/progress.h"
+#include "cli/progress_line.h"
 #include "draft/provenance.h"
 #include "generate/acceptance.h"
 #include "io/json.h"
@@ -27,7 +27,7 @@ struct EvalFlags {
 
 AcceptanceReport measure(const EvalFlags& flags, DecodingSetup& setup, const std::vector<Prompt>& prompts) {
     AcceptanceReport report;
-    Progress progress("eval", static_cast<std::int64_t>(prompts.size()), "prompts");
+    ProgressLine progress("eval", static_cast<std::int64_t>(prompts.size()), "prompts");
     for (const Prompt& prompt : prompts) {
         const GenerateSettings settings = generate_settings(flags.decoding, setup.target(), static_cast<std::uint64_t>(report.prompts));
         const GenerateResult drafted = setup.generator().generate(setup.context(), prompt.ids, settings, true);

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/decoding_flags.h"
-#include "cli/progress.h"
+#include "cli/progress_line.h"
 #include "data/chat.h"
 #include "generate/text_stream.h"
 
@@ -84,7 +84,7 @@ void stream_text(const GenerateFlags& flags, DecodingSetup& setup, const Tokeniz
 }
 
 void write_texts(const GenerateFlags& flags, DecodingSetup& setup, const Tokenizer& tokenizer, const std::vector<Prompt>& prompts) {
-    Progress progress("generate", static_cast<std::int64_t>(prompts.size()), "prompts");
+    ProgressLine progress("generate", static_cast<std::int64_t>(prompts.size()), "prompts");
     std::int64_t done = 0;
     for (const Prompt& prompt : prompts) {
         const GenerateSettings settings = generate_settings(flags.decoding, setup.target(), static_cast<std::uint64_t>(done));

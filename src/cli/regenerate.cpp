@@ -11,8 +11,9 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/decoding_flags.h"
-#include "cli/progress.h"
+#include "cli/progress_line.h"
 #include "cli/regenerate_file.h"
+#include "data/row_error.h"
 #include "generate/text_stream.h"
 
 namespace dflash::cli {
@@ -47,10 +48,8 @@ void for_each_row(const RegenerateFlags& flags, Totals& totals, Visitor&& visit)
         std::unique_ptr<ChatRowEditor> editor;
         try {
             editor = std::make_unique<ChatRowEditor>(line, where);
-        } catch (const Error& error) {
-            if (error.kind() != ErrorKind::kBadInput) throw;
-            const std::string reason = error.what();
-            ++totals.refused[reason.rfind(where + ": ", 0) == 0 ? reason.substr(where.size() + 2) : reason];
+        } catch (const RowError& error) {
+            ++totals.refused[error.reason()];
             return;
         }
         visit(*editor);
@@ -72,7 +71,12 @@ GeneratorSettings measure(const RegenerateFlags& flags, const ChatTemplate& chat
 class Regenerator {
 public:
     Regenerator(const RegenerateFlags& flags, const ChatTemplate& chat_template, const Tokenizer& tokenizer, const GeneratorSettings& sizes)
-        : flags_(flags), template_(chat_template), tokenizer_(tokenizer), sizes_(sizes), setup_(decoding_options(flags.decoding, sizes)) {}
+        : flags_(flags),
+          template_(chat_template),
+          tokenizer_(tokenizer),
+          may_reason_(chat_template.kind == TemplateKind::kQwen3 || chat_template.kind == TemplateKind::kQwen35),
+          sizes_(sizes),
+          setup_(decoding_options(flags.decoding, sizes)) {}
 
     // Answers every turn; an empty text when done, else the reason why the row cannot be used.
     std::string answer(ChatRowEditor& editor, std::int64_t row_number, Totals& totals) {
@@ -83,7 +87,7 @@ public:
             const GenerateResult result = setup_.generator().generate(setup_.context(), prompt, settings, setup_.draft() != nullptr);
             totals.unfinished += result.ended ? 0 : 1;
             if (!result.ended && flags_.drop_unfinished) return "unfinished answer";
-            editor.set_answer(turn, output_text(tokenizer_, result.output_ids));
+            editor.set_answer(turn, output_text(tokenizer_, result.output_ids), may_reason_);
             ++totals.turns;
             totals.tokens += static_cast<std::int64_t>(result.output_ids.size());
         }
@@ -94,6 +98,7 @@ private:
     const RegenerateFlags& flags_;
     const ChatTemplate& template_;
     const Tokenizer& tokenizer_;
+    bool may_reason_;  // templates without reasoning keep it in the text
     GeneratorSettings sizes_;
     DecodingSetup setup_;
 };
@@ -118,7 +123,7 @@ int run_regenerate(const RegenerateFlags& flags) {
     if (output.rows() > 0) fmt::print(stderr, "{} rows are there from an earlier run\n", output.rows());
 
     Totals totals;
-    Progress progress("regenerate", all.rows_in, "rows", output.rows());
+    ProgressLine progress("regenerate", all.rows_in, "rows", output.rows());
     for_each_row(flags, totals, [&](ChatRowEditor& editor) {
         if (output.take_done(editor.id())) return;
         const std::string reason = regenerator.answer(editor, totals.rows_in, totals);

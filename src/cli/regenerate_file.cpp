@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "data/row_error.h"
 #include "io/atomic_file.h"
 
 namespace dflash::cli {
@@ -37,18 +38,21 @@ ChatRowEditor::ChatRowEditor(std::string_view line, const std::string& where) : 
     for (const char* key : {"messages", "conversations"}) {
         if (list_key_.empty() && json_.contains(key) && json_[key].is_array()) list_key_ = key;
     }
-    if (list_key_.empty() || row_.messages.empty()) throw_bad_input("no conversation");
-    DFLASH_CHECK(json_[list_key_].size() == row_.messages.size(), "{}: {} messages read of {}", where, row_.messages.size(),
-                 json_[list_key_].size());
-    if (!row_.tools.empty()) throw_bad_input("tools");
+    if (list_key_.empty() || row_.messages.empty()) throw RowError(where, "no conversation");
+    const std::size_t listed = json_[list_key_].size();
+    first_in_list_ = row_.messages.size() - listed;
+    DFLASH_CHECK(first_in_list_ <= 1, "{}: {} messages read of {}", where, row_.messages.size(), listed);
+    if (!row_.tools.empty()) throw RowError(where, "tools, whose answers cannot be made anew");
     for (std::size_t i = 0; i < row_.messages.size(); ++i) {
         const ChatMessage& message = row_.messages[i];
-        if (message.role == "tool" || !message.tool_calls.empty()) throw_bad_input("tools");
+        if (message.role == "tool" || !message.tool_calls.empty()) {
+            throw RowError(where, "tools, whose answers cannot be made anew");
+        }
         if (message.role == "assistant") turns_.push_back(i);
     }
     if (row_.messages.back().role == "user") append_turn();
-    if (turns_.empty()) throw_bad_input("no question to answer");
-    if (turns_.front() == 0 || row_.messages[turns_.front() - 1].role != "user") throw_bad_input("assistant speaks first");
+    if (turns_.empty()) throw RowError(where, "no question to answer");
+    if (turns_.front() == 0 || row_.messages[turns_.front() - 1].role != "user") throw RowError(where, "starts with an assistant turn");
     // Rows without an id of their own keep their line's number, so that resuming knows them again.
     if (!json_.contains("id") && !json_.contains("conversation_id") && !json_.contains("task_id")) json_["id"] = row_.id;
 }
@@ -71,20 +75,22 @@ void ChatRowEditor::append_turn() {
 ChatRow ChatRowEditor::conversation(std::size_t turn) const {
     ChatRow part = row_;
     part.messages.resize(turn + 1);
+    part.prompt.reset();
+    part.prompt_ids.reset();
     return part;
 }
 
-void ChatRowEditor::set_answer(std::size_t turn, const std::string& text) {
+void ChatRowEditor::set_answer(std::size_t turn, const std::string& text, bool has_reasoning) {
     std::string_view content = text;
     std::string_view reasoning;
-    if (const auto close = content.find(kThinkClose); close != std::string_view::npos) {
+    if (const auto close = content.find(kThinkClose); has_reasoning && close != std::string_view::npos) {
         reasoning = trimmed(content.substr(0, close));
         if (reasoning.substr(0, kThinkOpen.size()) == kThinkOpen) reasoning = trimmed(reasoning.substr(kThinkOpen.size()));
         content = trimmed(content.substr(close + kThinkClose.size()));
     }
     row_.messages[turn].content = content;
     row_.messages[turn].reasoning = reasoning;
-    OrderedJson& message = json_[list_key_][turn];
+    OrderedJson& message = json_[list_key_][turn - first_in_list_];
     message[message.contains("value") ? "value" : "content"] = content;
     for (const char* key : {"reasoning", "reasoning_content", "thinking"}) message.erase(key);
     if (!reasoning.empty()) message["reasoning_content"] = reasoning;

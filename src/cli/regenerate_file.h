@@ -26,8 +26,8 @@ public:
     const std::vector<std::size_t>& turns() const { return turns_; }
     // The conversation up to and including the turn, whose own text is left out when a prompt is rendered.
     ChatRow conversation(std::size_t turn) const;
-    // Text after "</think>" becomes the content, text before it the reasoning.
-    void set_answer(std::size_t turn, const std::string& text);
+    // With `has_reasoning`, text before "</think>" becomes the reasoning and text after it the content.
+    void set_answer(std::size_t turn, const std::string& text, bool has_reasoning);
     std::string line() const { return json_.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
 
 private:
@@ -35,7 +35,8 @@ private:
 
     ChatRow row_;
     nlohmann::ordered_json json_;
-    std::string list_key_;  // "messages" or "conversations"
+    std::string list_key_;           // "messages" or "conversations"
+    std::size_t first_in_list_ = 0;  // message that the list starts with: 1 where the row has a system text of its own
     std::vector<std::size_t> turns_;
 };
 

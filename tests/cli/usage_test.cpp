@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+// Bad usage and bad input of every command: exit code 2, one line that says what is wrong, nothing left behind.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "cli/running_program.h"
+
+namespace dflash {
+namespace {
+
+using testing::lines_of;
+using testing::ProgramResult;
+using testing::refused;
+using testing::run_program;
+using testing::TemporaryFolder;
+using Words = std::vector<std::string>;
+
+const std::string kTarget = std::string(DFLASH_FIXTURES) + "/tiny-qwen3";
+
+// Commands as `dflash --help` lists them.
+Words commands() {
+    Words names;
+    bool listed = false;
+    for (const std::string& line : lines_of(run_program({"--help"}).output)) {
+        if (line.rfind("Subcommands:", 0) == 0) {
+            listed = true;
+        } else if (listed && line.rfind("  ", 0) == 0 && line.size() > 2 && line[2] != ' ') {
+            names.push_back(line.substr(2, line.find(' ', 2) - 2));
+        }
+    }
+    return names;
+}
+
+TEST(Usage, HelpAndVersion) {
+    const ProgramResult version = run_program({"--version"});
+    EXPECT_EQ(version.exit_code, 0);
+    EXPECT_EQ(version.output.rfind("dflash ", 0), 0U);
+    EXPECT_EQ(run_program({"--help"}).exit_code, 0);
+    EXPECT_GE(commands().size(), 10U);
+}
+
+TEST(Usage, EveryCommandHasHelpWithAnExample) {
+    for (const std::string& command : commands()) {
+        const ProgramResult help = run_program({command, "--help"});
+        EXPECT_EQ(help.exit_code, 0) << command;
+        EXPECT_NE(help.output.find("Example"), std::string::npos) << command;
+        EXPECT_NE(help.output.find("dflash " + command), std::string::npos) << command;
+    }
+}
+
+TEST(Usage, WrongWordsAreRefused) {
+    EXPECT_TRUE(refused(run_program({}), {}));
+    EXPECT_TRUE(refused(run_program({"nonsense"}), {}));
+    EXPECT_TRUE(refused(run_program({"--nonsense"}), {"--nonsense"}));
+    for (const std::string& command : commands()) {
+        const ProgramResult result = run_program({command, "--no-such-flag"});
+        EXPECT_EQ(result.exit_code, 2) << command;
+        EXPECT_EQ(lines_of(result.errors).size(), 1U) << command << ": " << result.errors;
+    }
+}
+
+struct BadInput {
+    const char* name;
+    Words words;
+    Words fragments;
+};
+
+TEST(Usage, DecodingCommandsRefuseBadInput) {
+    TemporaryFolder folder;
+    const std::string good = folder.write("good.jsonl", R"({"id": "a", "prompt": "def f("})"
+                                                        "\n");
+    const std::string broken = folder.write("broken.jsonl", R"({"id": "a", "prompt": "x"})"
+                                                            "\n{\"id\": \n");
+    const std::string empty = folder.write("empty.jsonl", "\n\n");
+    const std::string foreign = folder.write("foreign.jsonl", R"({"prompt_ids": [1, 99999]})");
+    const std::string no_ids = folder.write("no_ids.jsonl", R"({"prompt_ids": []})");
+    const std::string chats = folder.write("chats.jsonl", R"({"id": "a", "messages": []})");
+    const std::string taken = folder.write("taken.jsonl", "old");
+    const std::string out = folder.file("out.jsonl");
+    const std::string absent = folder.file("absent");
+    const BadInput cases[] = {
+        {"no source", {"generate", "--target", kTarget}, {"--prompts", "--prompt", "--chat"}},
+        {"two sources", {"generate", "--target", kTarget, "--prompt", "x", "--chat", "y"}, {"one of"}},
+        {"no target", {"generate", "--prompt", "x"}, {"--target"}},
+        {"absent target", {"generate", "--target", absent, "--prompt", "x"}, {absent}},
+        {"absent drafter", {"generate", "--target", kTarget, "--draft", absent, "--prompt", "x"}, {absent}},
+        {"absent prompts", {"generate", "--target", kTarget, "--prompts", absent}, {absent}},
+        {"broken row", {"generate", "--target", kTarget, "--prompts", broken, "--json"}, {"broken.jsonl line 2"}},
+        {"no rows", {"generate", "--target", kTarget, "--prompts", empty}, {"empty.jsonl", "no prompts"}},
+        {"empty prompt_ids", {"generate", "--target", kTarget, "--prompts", no_ids}, {"no_ids.jsonl line 1", "empty"}},
+        {"unknown token", {"generate", "--target", kTarget, "--prompts", foreign}, {"99999"}},
+        {"temperature", {"generate", "--target", kTarget, "--prompt", "x", "--temperature", "-1"}, {"--temperature"}},
+        {"top-p", {"generate", "--target", kTarget, "--prompt", "x", "--top-p", "1.5"}, {"--top-p"}},
+        {"top-k", {"generate", "--target", kTarget, "--prompt", "x", "--top-k", "-2"}, {"--top-k"}},
+        {"max-new-tokens", {"generate", "--target", kTarget, "--prompt", "x", "--max-new-tokens", "-1"}, {"--max-new-tokens"}},
+        {"max-new-tokens text", {"generate", "--target", kTarget, "--prompt", "x", "--max-new-tokens", "many"}, {"--max-new-tokens"}},
+        {"thinking", {"generate", "--target", kTarget, "--chat", "x", "--thinking", "perhaps"}, {"--thinking"}},
+        {"template", {"generate", "--target", kTarget, "--chat", "x", "--template", "other"}, {"--template", "other"}},
+        {"device", {"generate", "--target", kTarget, "--prompt", "x", "--device", "cuda"}, {"cuda"}},
+        {"eval without drafter", {"eval", "--target", kTarget, "--prompts", good}, {"--draft"}},
+        {"eval absent drafter", {"eval", "--target", kTarget, "--draft", absent, "--prompts", good}, {absent}},
+        {"target as drafter", {"eval", "--target", kTarget, "--draft", kTarget, "--prompts", good}, {}},
+        {"regenerate absent data", {"regenerate", "--target", kTarget, "--data", absent, "--out", out}, {absent}},
+        {"regenerate over a file", {"regenerate", "--target", kTarget, "--data", chats, "--out", taken}, {"taken.jsonl", "exists"}},
+        {"regenerate no usable row", {"regenerate", "--target", kTarget, "--data", chats, "--out", out}, {"0 of 1"}},
+        {"regenerate no token",
+         {"regenerate", "--target", kTarget, "--data", chats, "--out", out, "--max-new-tokens", "0"},
+         {"--max-new-tokens"}},
+    };
+    const std::size_t files = folder.num_files();
+    for (const BadInput& bad : cases) {
+        SCOPED_TRACE(bad.name);
+        EXPECT_TRUE(refused(run_program(bad.words), bad.fragments));
+    }
+    EXPECT_EQ(folder.num_files(), files) << "something was left behind";
+    EXPECT_EQ(testing::file_text(taken), "old");
+}
+
+TEST(Usage, OtherCommandsRefuseAbsentFiles) {
+    TemporaryFolder folder;
+    const std::string absent = folder.file("absent");
+    const std::string out = folder.file("out");
+    const BadInput cases[] = {
+        {"tokenize", {"tokenize", "--target", absent}, {absent}},
+        {"prepare", {"prepare", "--target", absent, "--data", absent, "--out", out}, {absent}},
+        {"features", {"features", "--target", absent, "--data", absent, "--layers", "0", "--out", out}, {absent}},
+        {"inspect", {"inspect", absent}, {absent}},
+        {"train", {"train", "--target", absent, "--data", absent, "--out", out}, {absent}},
+        {"plan", {"plan", "--target", absent}, {absent}},
+        {"export", {"export", "--draft", absent, "--target", absent, "--out", out}, {absent}},
+    };
+    const Words present = commands();
+    for (const BadInput& bad : cases) {
+        if (std::find(present.begin(), present.end(), bad.words[0]) == present.end()) continue;
+        SCOPED_TRACE(bad.name);
+        EXPECT_TRUE(refused(run_program(bad.words), bad.fragments));
+    }
+    EXPECT_EQ(folder.num_files(), 0U) << "something was left behind";
+}
+
+}  // namespace
+}  // namespace dflash
