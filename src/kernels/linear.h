@@ -3,8 +3,8 @@
 //   forward          y (rows, out)  = or += x (rows, in) W^T
 //   backward input   d_x (rows, in) = or += d_y (rows, out) W
 //   backward weight  d_w (out, in)  = or += d_y^T x
-// CPU: f32, oneDNN. Rows are cut into power-of-two pieces (and one of fewer than 16), so that a run with varying row counts needs a small
-// fixed set of compiled products; linear_prepare() makes them all ahead of the loop. Row pieces depend on `rows` alone, hence the
+// CPU: f32, oneDNN. Rows are cut into power-of-two pieces, so that a run with varying row counts needs a small fixed set of
+// compiled products; linear_prepare() makes them all ahead of the loop. Row pieces depend on `rows` alone, hence the
 // same rows give the same bits.
 #pragma once
 

@@ -14,25 +14,15 @@ namespace dflash::cpu {
 
 namespace {
 
-// Rows go into pieces of this many at most: enough for the full rate, few enough primitives.
+// Rows go into pieces of a power of two, this many at most: enough for the full rate, few enough primitives (each takes some 50 KB).
 constexpr std::int64_t kMaxPieceRows = 2048;
-// Fewer rows than this make one piece of exactly that many; above, pieces are powers of two.
-constexpr std::int64_t kExactRows = 16;
 // oneDNN 2.6 falls to half its rate and less on a wide row-major right-hand side, unless its width is a power of two (which it copies
 // by itself). Wider ones are brought into the library's blocked layout first.
 constexpr std::int64_t kMaxPlainColumns = 1024;
 constexpr std::size_t kScratchAlignment = 64;
 
 std::int64_t next_piece(std::int64_t rows) {
-    if (rows < kExactRows) return rows;
     return std::min(static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows))), kMaxPieceRows);
-}
-
-std::vector<std::int64_t> possible_pieces(std::int64_t max_rows) {
-    std::vector<std::int64_t> pieces;
-    for (std::int64_t rows = 1; rows < std::min(kExactRows, max_rows + 1); ++rows) pieces.push_back(rows);
-    for (std::int64_t rows = kExactRows; rows <= std::min(kMaxPieceRows, max_rows); rows *= 2) pieces.push_back(rows);
-    return pieces;
 }
 
 // C (m, n) = or += A (m, k) B (k, n), all contiguous. C is row-major; A and B are row-major, or column-major where marked transposed.
@@ -100,7 +90,7 @@ std::size_t packed_bytes(const Product& p) {
 // Every product that a shape can ask for.
 template <typename Visit>
 void for_each_product(const LinearShape& shape, Visit visit) {
-    for (const std::int64_t rows : possible_pieces(shape.max_rows)) {
+    for (std::int64_t rows = 1; rows <= std::min(shape.max_rows, kMaxPieceRows); rows *= 2) {
         for (const bool accumulate : {false, true}) {
             if (shape.forward) visit(forward_product(rows, shape.in, shape.out, accumulate));
             if (shape.backward_input) visit(backward_input_product(rows, shape.in, shape.out, accumulate));
