@@ -9,6 +9,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -35,7 +36,8 @@ inline std::vector<std::string> lines_of(const std::string& text) {
 // A running program. Its output goes to files, so that neither side waits for the other.
 class Program {
 public:
-    explicit Program(const std::vector<std::string>& arguments, const std::string& input = "") {
+    // `in_child` runs in the new process before the program takes over: limits, ignored signals.
+    explicit Program(const std::vector<std::string>& arguments, const std::string& input = "", const std::function<void()>& in_child = {}) {
         const std::string stdin_path = folder_.write("stdin", input);
         std::vector<std::string> words = {DFLASH_BINARY_DIR "/dflash"};
         words.insert(words.end(), arguments.begin(), arguments.end());
@@ -48,10 +50,11 @@ public:
         redirect(folder_.file("stdout"), O_WRONLY | O_CREAT, STDOUT_FILENO);
         redirect(folder_.file("stderr"), O_WRONLY | O_CREAT, STDERR_FILENO);
         ::setenv("OMP_NUM_THREADS", "1", 1);
+        if (in_child) in_child();
         ::execv(argv[0], argv.data());
         ::_exit(127);
     }
-    void kill() const { ::kill(process_, SIGKILL); }
+    void kill(int signal = SIGKILL) const { ::kill(process_, signal); }
     ProgramResult wait() {
         int status = 0;
         ::waitpid(process_, &status, 0);

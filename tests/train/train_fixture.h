@@ -62,7 +62,7 @@ inline RunSettings small_run(const std::string& target_name, const TemporaryFold
     return s;
 }
 
-inline std::vector<std::string> lines_of(const std::string& path) {
+inline std::vector<std::string> file_lines(const std::string& path) {
     std::ifstream in(path);
     std::vector<std::string> lines;
     for (std::string line; std::getline(in, line);) lines.push_back(line);

@@ -22,7 +22,7 @@ namespace dflash {
 namespace {
 
 using nlohmann::json;
-using testing::lines_of;
+using testing::file_lines;
 using testing::refuses;
 using testing::small_run;
 using testing::TemporaryFolder;
@@ -53,7 +53,7 @@ RunSettings resumed(const RunSettings& settings) {
 // The steps of a run as the metrics file has them, without what a clock decides.
 std::vector<json> curve_of(const std::string& out) {
     std::vector<json> curve;
-    for (const std::string& text : lines_of(out + "/metrics.jsonl")) {
+    for (const std::string& text : file_lines(out + "/metrics.jsonl")) {
         json line = json::parse(text);
         for (const char* key : {"step_ms", "tokens_per_second", "seconds_left", "eval_ms"}) line.erase(key);
         curve.push_back(line);
