@@ -94,11 +94,10 @@ Report tensor_patterns(const SafetensorsFolder& checkpoint) {
 }
 
 Report describe_tensors(const SafetensorsFolder& checkpoint) {
-    Report report = tally_all(checkpoint).report();
-    report["files"] = checkpoint.files().size();
-    report["metadata"] = checkpoint.files().front().metadata();
-    report["by_name_dtype_and_shape"] = tensor_patterns(checkpoint);
-    return report;
+    return {{"files", checkpoint.files().size()},
+            {"all", tally_all(checkpoint).report()},
+            {"metadata", checkpoint.files().front().metadata()},
+            {"by_name_dtype_and_shape", tensor_patterns(checkpoint)}};
 }
 
 const char* group_name(TensorGroup group) {
@@ -220,7 +219,9 @@ Report inspect_manifest(const std::string& folder) {
     const Json manifest = read_json_file(where);
     Report report = {{"kind", json_get<std::string>(manifest, "format", where)}};
     for (const auto& [key, value] : manifest.items()) {
-        if (key != "format" && key != "shards") report[key] = Report::parse(value.dump());
+        if (key == "format" || key == "shards") continue;
+        const bool is_listing = value.is_array() && !value.empty() && value.front().is_object();  // such as the documents: counted
+        report[key] = is_listing ? Report(value.size()) : Report::parse(value.dump());
     }
     const auto shards = manifest.find("shards");
     if (shards == manifest.end() || !shards->is_array()) throw_bad_input("{}: key 'shards' is not a list", where);
@@ -307,11 +308,7 @@ Report inspect_file(const std::string& path) {
         all.add(entry);
         tensors[printable(name)] = fmt::format("{} {}", entry.dtype, Json(entry.shape).dump());
     }
-    Report report = {{"kind", "tensors"}};
-    report.update(all.report());
-    report["metadata"] = file.metadata();
-    report["by_name"] = tensors;
-    return report;
+    return {{"kind", "tensors"}, {"all", all.report()}, {"metadata", file.metadata()}, {"by_name", tensors}};
 }
 
 // 1234567 -> "1,234,567"
@@ -326,9 +323,20 @@ std::string grouped_digits(std::int64_t value) {
     return text;
 }
 
+// "106 tensors, 6,070,816 parameters, 12.1 MB (BF16 106)"
+std::string tally_text(const Report& tally) {
+    std::string dtypes;
+    for (const auto& [dtype, count] : tally["tensors_by_dtype"].items()) {
+        dtypes += fmt::format("{}{} {}", dtypes.empty() ? "" : ", ", dtype, count.get<std::int64_t>());
+    }
+    return fmt::format("{} tensors, {} parameters, {} ({})", grouped_digits(tally["tensors"].get<std::int64_t>()),
+                       grouped_digits(tally["parameters"].get<std::int64_t>()), format_bytes(tally["bytes"].get<std::size_t>()), dtypes);
+}
+
 std::string value_text(const std::string& key, const Report& value) {
     if (value.is_string()) return printable(value.get<std::string>());
     if (value.is_null()) return "none";
+    if (value.is_number_float()) return fmt::format("{:g}", value.get<double>());
     if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
     if (value.is_number_integer()) {
         const auto number = value.get<std::int64_t>();
@@ -354,7 +362,9 @@ std::string report_text(const Report& report, int level) {
     for (const auto& [key, value] : report.items()) {
         std::string label = printable(key);
         if (key.find('.') == std::string::npos) std::replace(label.begin(), label.end(), '_', ' ');  // dots: the name of a tensor
-        if (!value.is_object()) {
+        if (value.contains("tensors_by_dtype")) {
+            text += fmt::format("{}{}: {}\n", indent, label, tally_text(value));
+        } else if (!value.is_object()) {
             text += fmt::format("{}{}: {}\n", indent, label, value_text(key, value));
         } else if (!value.empty()) {
             text += fmt::format("{}{}:\n{}", indent, label, report_text(value, level + 1));
