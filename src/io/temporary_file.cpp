@@ -57,7 +57,8 @@ TemporaryFile::TemporaryFile(const std::string& final_path) : final_path_(final_
     const std::string prefix = temporary_prefix(fs::path(final_path).filename().string());
     remove_stale_temporaries(parent_folder(final_path), prefix);
     path_ = (fs::path(parent_folder(final_path)) / fmt::format("{}{}-{}", prefix, ::getpid(), counter.fetch_add(1))).string();
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    // Not O_EXCL: a killed process may have had our process id (in containers it usually does).
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd_ < 0) throw_failed("{}: cannot be written: {}", final_path_, std::strerror(errno));
 }
 

@@ -103,6 +103,18 @@ TEST(AtomicFile, TheTemporaryOfALivingWriterStays) {
     EXPECT_TRUE(std::filesystem::exists(living));
 }
 
+// In containers a process id comes back at once: what an earlier process with ours left must not stop us.
+TEST(AtomicFile, ATemporaryOfOurOwnProcessIdIsWrittenOver) {
+    const testing::TemporaryFolder folder;
+    char host[256] = "";
+    ASSERT_EQ(::gethostname(host, sizeof(host) - 1), 0);
+    constexpr int kMoreThanWereWritten = 2000;
+    for (int i = 0; i < kMoreThanWereWritten; ++i)
+        folder.write(fmt::format("f.tmp-{}-{}-{}", host, ::getpid(), i), "longer than the new content");
+    write_file_atomically(folder.file("f"), "new");
+    EXPECT_EQ(read_file(folder.file("f")), "new");
+}
+
 TEST(AtomicFile, PublishesAFolder) {
     const testing::TemporaryFolder folder;
     const auto stage = [&](const std::string& content) {
