@@ -73,7 +73,7 @@ ChatTemplate resolve_chat_template(const DecodingFlags& flags) {
     ChatTemplate chat_template;
     chat_template.kind = resolve_template(given_or_trained(flags.chat_template, training, "template", "auto"), flags.target);
     chat_template.thinking = is_on(given_or_trained(flags.thinking, training, "thinking", "off"));
-    chat_template.system = flags.system.value_or("");
+    chat_template.system = flags.system.value_or(trained_with(training, "system"));
     return chat_template;
 }
 

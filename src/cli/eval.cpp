@@ -25,6 +25,13 @@ struct EvalFlags {
     bool json = false;
 };
 
+// The seed that the drafter's training started from; 0 where its folder does not say.
+std::uint64_t training_seed(const std::string& draft_folder) {
+    const Json training = read_draft_provenance(draft_folder).training;
+    const Json settings = training.value("settings", Json::object());
+    return static_cast<std::uint64_t>(json_get_or<std::int64_t>(settings, "seed", 0, draft_folder + "/training.json"));
+}
+
 AcceptanceReport measure(const EvalFlags& flags, DecodingSetup& setup, const std::vector<Prompt>& prompts) {
     AcceptanceReport report;
     ProgressLine progress("eval", static_cast<std::int64_t>(prompts.size()), "prompts");
@@ -92,11 +99,7 @@ int run_eval(const EvalFlags& flags) {
     const Tokenizer tokenizer = read_tokenizer(flags.decoding.target);
     const std::vector<Prompt> prompts = read_prompts(flags.prompts, flags.decoding.limit, resolve_chat_template(flags.decoding), tokenizer);
     DecodingOptions options = decoding_options(flags.decoding, generator_settings(prompts, flags.decoding.max_new_tokens, target));
-    if (flags.untrained) {
-        const std::string where = flags.decoding.draft + "/training.json";
-        options.untrained_seed =
-            static_cast<std::uint64_t>(json_get_or<std::int64_t>(read_draft_provenance(flags.decoding.draft).training, "seed", 0, where));
-    }
+    if (flags.untrained) options.untrained_seed = training_seed(flags.decoding.draft);
     DecodingSetup setup(options);
     const AcceptanceReport report = measure(flags, setup, prompts);
     flags.json ? print_json(flags, report) : print_table(flags, report);

@@ -38,7 +38,7 @@ void write_drafter(const std::string& folder, const std::string& fingerprint) {
     const DraftSpec spec = testing::tiny_draft_spec(read_target_config(kTarget), 8);
     const testing::TinyDecoder tiny(kName, spec, {.max_tokens = 8, .max_prompt = 4});
     DraftProvenance provenance;
-    provenance.training = {{"target_fingerprint", fingerprint}, {"template", "chatml"}, {"thinking", "off"}, {"seed", 7}};
+    provenance.training = {{"target_fingerprint", fingerprint}, {"template", "chatml"}, {"thinking", "off"}, {"settings", {{"seed", 7}}}};
     save_draft(folder, spec, tiny.target, tiny.draft->weights, provenance);
 }
 
