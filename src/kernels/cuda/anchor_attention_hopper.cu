@@ -38,19 +38,14 @@ template <int kD>
 using ForwardShared = QueryShared<kD, 1, kForwardQueryStages>;
 
 
-// Masks the scores of a tile that not every row sees whole. `cleared` is the shared tile whose unseen rows are about to be multiplied by
-// zeros (V in forward, K in dQ): it must be there already.
-template <int kD>
-__device__ __forceinline__ void clear_and_mask(float (&s)[kKeys / 8][4], unsigned char* cleared, const HopperProblem& p,
-                                               const QueryPlan& plan, const KeyTile& t, const RowBounds* rows, int row) {
-    zero_unseen<kD>(cleared, p.mask, plan, t, threadIdx.x);
+__device__ __forceinline__ SeenBits seen_in_tile(const RowBounds* rows, int row, const KeyTile& t) {
     const RowBounds bounds[2] = {rows[row], rows[row + 8]};
-    mask_columns(s, bounds, t, -__builtin_huge_valf(), threadIdx.x % 32);
+    return seen_by_rows<kKeys / 8>(bounds, t, threadIdx.x % 32);
 }
 
 template <int kD>
 __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardShared<kD>& shared, Bf16* out, float* lse) {
-    const int unit = threadIdx.x / 128;
+    const int unit = static_cast<int>(uniform(threadIdx.x / 128));
     const int lane = threadIdx.x % 32;
     const int row = threadIdx.x % 128 / 32 * 16 + lane / 4;  // of the unit, and row + 8
     const float scale2 = p.scale * kLog2E;
@@ -67,69 +62,67 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
         const int token = item.token + unit * p.unit_tokens;
         const RowBounds* rows = item.rows + unit * kUnit;
         float o[kD / 8][4];
-        fill_zero(o);
         OnlineSoftmax softmax;
         if (plan.tiles > 0) {
             wait_full(shared.queries, query_at);
-            const std::uint32_t q = shared_address(shared.query[query_at.stage][0] + unit * kUnitBytes<kD>);
+            const Operand q = operand(shared.query[query_at.stage][0] + unit * kUnitBytes<kD>, 0);
             float s[kKeys / 8][4];
             std::uint32_t packed[kKeys / 8][2];
             float rescale[2];
+            const auto issue_scores = [&] {
+                const Operand k = operand(shared.k[k_at.stage], 0);
+                wait_full(shared.ks, k_at);
+                if (kTakeTurns) named_sync(kOrderBarrier + unit, kConsumerThreads);
+                multiply_fence();
+                issue_rows<kD, kUnitPanelBytes, kKeyPanelBytes>(s, q, k);
+                multiply_commit();
+            };
+            // Of tile i, which must be complete in V when it is not full.
+            const auto issue_output = [&](int i) {
+                const Operand v = operand(shared.v[v_at.stage], kKeyPanelBytes);
+                wait_full(shared.vs, v_at);
+                if (!plan.full(plan.tile(i))) barrier_wait(&shared.clean[v_at.stage], v_at.parity);
+                multiply_fence();
+                issue_columns<kD>(o, packed, v, i > 0);
+                multiply_commit();
+            };
+            const auto mask_scores = [&](int i) {
+                const KeyTile t = plan.tile(i);
+                if (!plan.full(t)) fill_unseen(s, seen_in_tile(rows, row, t), -__builtin_huge_valf());
+            };
 
-            wait_full(shared.ks, k_at);
-            multiply_fence();
-            issue_rows<kD>(s, q, kUnitPanelBytes, shared_address(shared.k[k_at.stage]), kKeyPanelBytes);
-            multiply_commit();
+            issue_scores();
+            if (kTakeTurns) named_arrive(kOrderBarrier + 1 - unit, kConsumerThreads);
             multiply_wait<0>();
             pin(s);
             release(shared.ks, k_at.stage);
             k_at.advance();
-            if (!plan.full(plan.tile(0))) {
-                wait_full(shared.vs, v_at);
-                clear_and_mask<kD>(s, shared.v[v_at.stage], p, plan, plan.tile(0), rows, row);
-            }
+            mask_scores(0);
             softmax.step(s, scale2, rescale);
             pack_fragments(s, packed);
 
             // Scores of tile i beside the output of tile i - 1; the softmax of tile i under both.
             for (int i = 1; i < plan.tiles; ++i) {
-                wait_full(shared.ks, k_at);
-                if (kTakeTurns) named_sync(kOrderBarrier + unit, kConsumerThreads);
-                pin(o);
-                multiply_fence();
-                issue_rows<kD>(s, q, kUnitPanelBytes, shared_address(shared.k[k_at.stage]), kKeyPanelBytes);
-                multiply_commit();
-                wait_full(shared.vs, v_at);
-                multiply_fence();
-                issue_columns<kD>(o, packed, shared_address(shared.v[v_at.stage]), kKeyPanelBytes);
-                multiply_commit();
+                issue_scores();
+                issue_output(i - 1);
                 if (kTakeTurns) named_arrive(kOrderBarrier + 1 - unit, kConsumerThreads);
                 multiply_wait<1>();
                 pin(s);
                 release(shared.ks, k_at.stage);
                 k_at.advance();
-                const int previous = v_at.stage;
-                v_at.advance();
-                const KeyTile t = plan.tile(i);
-                if (!plan.full(t)) {
-                    wait_full(shared.vs, v_at);
-                    clear_and_mask<kD>(s, shared.v[v_at.stage], p, plan, t, rows, row);
-                }
+                mask_scores(i);
                 softmax.step(s, scale2, rescale);
                 multiply_wait<0>();
                 pin(o);
                 pin(s);
-                release(shared.vs, previous);
+                release(shared.vs, v_at.stage);
+                v_at.advance();
                 pack_fragments(s, packed);
                 rescale_rows(o, rescale);
             }
             release(shared.queries, query_at.stage);
             query_at.advance();
-            wait_full(shared.vs, v_at);
-            pin(o);
-            multiply_fence();
-            issue_columns<kD>(o, packed, shared_address(shared.v[v_at.stage]), kKeyPanelBytes);
-            multiply_commit();
+            issue_output(plan.tiles - 1);
             multiply_wait<0>();
             pin(o);
             release(shared.vs, v_at.stage);
@@ -138,7 +131,7 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
         release(shared.items, item_at.stage);
 
         const UnitRow query[2] = {{p, token, row, kv_head}, {p, token, row + 8, kv_head}};
-        bool live[2] = {query[0].live(p), query[1].live(p)};
+        const bool live[2] = {query[0].live(p), query[1].live(p)};
         float inverse[2], row_lse[2];
         softmax.finish(scale2, live, inverse, row_lse);
         Bf16* destination[2];
@@ -147,13 +140,9 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
             const bool exists = query[h].exists(p);
             destination[h] = exists ? out + query[h].index(p) * p.head_dim : nullptr;
             if (exists && lane % 4 == 0) lse[query[h].index(p)] = row_lse[h];
-#pragma unroll
-            for (int n = 0; n < kD / 8; ++n) {
-                o[n][2 * h] = live[h] ? o[n][2 * h] * inverse[h] : 0.0F;
-                o[n][2 * h + 1] = live[h] ? o[n][2 * h + 1] * inverse[h] : 0.0F;
-            }
         }
-        store_rows(o, destination, p.head_dim, lane);
+        rescale_rows(o, inverse);
+        store_rows(o, destination, live, p.head_dim, lane);
     }
 }
 
@@ -174,18 +163,21 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 
 // ---------------------------------------------------------------- dQ
 
+constexpr bool kQueryTurns = false;
+
 template <int kD>
 using BackwardQueryShared = QueryShared<kD, 2, 1>;
 
 template <int kD>
 __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQueryShared<kD>& shared, Bf16* d_q) {
-    const int unit = threadIdx.x / 128;
+    const int unit = static_cast<int>(uniform(threadIdx.x / 128));
     const int lane = threadIdx.x % 32;
     const int row = threadIdx.x % 128 / 32 * 16 + lane / 4;
     const float scale2 = p.scale * kLog2E;
     RingCursor<kItemStages> item_at;
     RingCursor<1> query_at;
     RingCursor<kKeyStages> k_at, v_at;
+    if (kQueryTurns && unit == 1) named_arrive(kOrderBarrier, kConsumerThreads);
     for (;; item_at.advance()) {
         wait_full(shared.items, item_at);
         const QueryItem& item = shared.item[item_at.stage];
@@ -196,31 +188,34 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
         const RowBounds* rows = item.rows + unit * kUnit;
         const float2 sums[2] = {item.sums[unit * kUnit + row], item.sums[unit * kUnit + row + 8]};
         float dq[kD / 8][4];
-        fill_zero(dq);
         if (plan.tiles > 0) {
             wait_full(shared.queries, query_at);
-            const std::uint32_t q = shared_address(shared.query[query_at.stage][0] + unit * kUnitBytes<kD>);
-            const std::uint32_t grad = shared_address(shared.query[query_at.stage][1] + unit * kUnitBytes<kD>);
+            const Operand q = operand(shared.query[query_at.stage][0] + unit * kUnitBytes<kD>, 0);
+            const Operand grad = operand(shared.query[query_at.stage][1] + unit * kUnitBytes<kD>, 0);
             float s[kKeys / 8][4], dp[kKeys / 8][4];
             std::uint32_t packed[kKeys / 8][2];
             for (int i = 0; i < plan.tiles; ++i) {
                 const KeyTile t = plan.tile(i);
                 const bool full = plan.full(t);
-                const std::uint32_t k = shared_address(shared.k[k_at.stage]);
+                const Operand k = operand(shared.k[k_at.stage], kKeyPanelBytes);
+                const Operand v = operand(shared.v[v_at.stage], 0);
                 wait_full(shared.ks, k_at);
-                if (!full) zero_unseen<kD>(shared.k[k_at.stage], p.mask, plan, t, threadIdx.x);
+                if (!full) barrier_wait(&shared.clean[k_at.stage], k_at.parity);
+                if (kQueryTurns) named_sync(kOrderBarrier + unit, kConsumerThreads);
                 multiply_fence();
-                issue_rows<kD>(s, q, kUnitPanelBytes, k, kKeyPanelBytes);
+                issue_rows<kD, kUnitPanelBytes, kKeyPanelBytes>(s, q, k);
                 multiply_commit();
                 wait_full(shared.vs, v_at);
                 multiply_fence();
-                issue_rows<kD>(dp, grad, kUnitPanelBytes, shared_address(shared.v[v_at.stage]), kKeyPanelBytes);
+                issue_rows<kD, kUnitPanelBytes, kKeyPanelBytes>(dp, grad, v);
                 multiply_commit();
+                if (kQueryTurns) named_arrive(kOrderBarrier + 1 - unit, kConsumerThreads);
                 multiply_wait<1>();
                 pin(s);
+                SeenBits seen{};
                 if (!full) {
-                    const RowBounds bounds[2] = {rows[row], rows[row + 8]};
-                    mask_columns(s, bounds, t, -__builtin_huge_valf(), lane);
+                    seen = seen_in_tile(rows, row, t);
+                    fill_unseen(s, seen, -__builtin_huge_valf());
                 }
 #pragma unroll
                 for (int n = 0; n < kKeys / 8; ++n) {
@@ -233,10 +228,7 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
                 release(shared.vs, v_at.stage);
                 v_at.advance();
                 if (i + 1 == plan.tiles) release(shared.queries, query_at.stage);
-                if (!full) {
-                    const RowBounds bounds[2] = {rows[row], rows[row + 8]};
-                    mask_columns(dp, bounds, t, 0.0F, lane);
-                }
+                if (!full) fill_unseen(dp, seen, 0.0F);
 #pragma unroll
                 for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
@@ -245,7 +237,7 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
                 pack_fragments(s, packed);
                 pin(dq);
                 multiply_fence();
-                issue_columns<kD>(dq, packed, k, kKeyPanelBytes);
+                issue_columns<kD>(dq, packed, k, i > 0);
                 multiply_commit();
                 multiply_wait<0>();
                 pin(dq);
@@ -262,15 +254,10 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             destination[h] = query[h].exists(p) ? d_q + query[h].index(p) * p.head_dim : nullptr;
-            const bool live = query[h].live(p);
             factor[h] = p.scale;
-#pragma unroll
-            for (int n = 0; n < kD / 8; ++n) {
-                if (!live) dq[n][2 * h] = dq[n][2 * h + 1] = 0.0F;
-            }
         }
         rescale_rows(dq, factor);
-        store_rows(dq, destination, p.head_dim, lane);
+        store_rows(dq, destination, {query[0].live(p), query[1].live(p)}, p.head_dim, lane);
     }
 }
 
@@ -305,7 +292,7 @@ struct KeyItem {
 };
 
 // What the consumers need to know of a unit's rows, the columns of their products.
-struct UnitColumns {
+struct alignas(16) UnitColumns {
     int2 bounds[kUnit];   // keys that each sees
     float lse2[kUnit];    // log-sum-exp in base 2
     float delta[kUnit];
@@ -432,7 +419,22 @@ __device__ __forceinline__ void load_key_items(const HopperProblem& p, KeyShared
     }
 }
 
-// The columns warp: each lane two query rows of every unit.
+// One query row as a column.
+struct Column {
+    int2 keys;  // that it sees
+    float lse2, delta;
+    bool live;
+    __device__ __forceinline__ Column(const HopperProblem& p, int token, int c, const KeyItem& item, const float* lse, const float* sums) {
+        const UnitRow row(p, token, c, item.kv_head);
+        live = row.live(p);
+        const RowBounds b = live ? row_bounds(p.mask, row.token) : RowBounds{0, 0, 0, 0};
+        keys = item.own != 0 ? make_int2(b.own_lo, b.own_hi) : make_int2(b.lo, b.hi);
+        lse2 = live ? lse[row.index(p)] * kLog2E : 0.0F;
+        delta = live ? sums[row.index(p)] : 0.0F;
+    }
+};
+
+// The columns warp: each lane two query rows of every unit. The loads of the next unit are under way while a unit waits for its place.
 template <int kD>
 __device__ __forceinline__ void load_columns(const HopperProblem& p, KeyShared<kD>& shared, const float* lse, const float* delta) {
     const int lane = threadIdx.x % 32;
@@ -443,23 +445,26 @@ __device__ __forceinline__ void load_columns(const HopperProblem& p, KeyShared<k
         const KeyItem item = shared.item[item_at.stage];
         if (item.kv_head < 0) return;
         release(shared.items, item_at.stage);
+        if (item.units == 0) continue;
+        Column next[2] = {{p, item.unit * p.unit_tokens, lane, item, lse, delta}, {p, item.unit * p.unit_tokens, lane + 32, item, lse, delta}};
         for (int i = 0; i < item.units; ++i, at.advance()) {
+            const Column column[2] = {next[0], next[1]};
+            if (i + 1 < item.units) {
+                const int token = (item.unit + i + 1) * p.unit_tokens;
+                next[0] = Column(p, token, lane, item, lse, delta);
+                next[1] = Column(p, token, lane + 32, item, lse, delta);
+            }
             wait_empty(shared.column_ring, at);
             UnitColumns& columns = shared.columns[at.stage];
             int full_lo = 0, full_hi = kNoRow;
 #pragma unroll
-            for (int c = lane; c < kUnit; c += 32) {
-                const UnitRow row(p, (item.unit + i) * p.unit_tokens, c, item.kv_head);
-                const bool live = row.live(p);
-                const RowBounds b = live ? row_bounds(p.mask, row.token) : RowBounds{0, 0, 0, 0};
-                const int2 keys = item.own != 0 ? make_int2(b.own_lo, b.own_hi) : make_int2(b.lo, b.hi);
-                columns.bounds[c] = keys;
-                columns.lse2[c] = live ? lse[row.index(p)] * kLog2E : 0.0F;
-                columns.delta[c] = live ? delta[row.index(p)] : 0.0F;
-                if (live) {
-                    full_lo = max(full_lo, keys.x);
-                    full_hi = min(full_hi, keys.y);
-                }
+            for (int h = 0; h < 2; ++h) {
+                const Column& c = column[h];
+                columns.bounds[lane + 32 * h] = c.keys;
+                columns.lse2[lane + 32 * h] = c.lse2;
+                columns.delta[lane + 32 * h] = c.delta;
+                full_lo = c.live ? max(full_lo, c.keys.x) : full_lo;
+                full_hi = c.live ? min(full_hi, c.keys.y) : full_hi;
             }
             full_lo = __reduce_max_sync(0xffffffffU, full_lo);
             full_hi = __reduce_min_sync(0xffffffffU, full_hi);
@@ -483,7 +488,7 @@ __device__ __forceinline__ void produce_key_items(const HopperProblem& p, KeySha
 
 template <int kD>
 __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD>& shared, const KeyGradients& gradients) {
-    const int half = threadIdx.x / 128;
+    const int half = static_cast<int>(uniform(threadIdx.x / 128));
     const int lane = threadIdx.x % 32;
     const int row = half * kUnit + threadIdx.x % 128 / 32 * 16 + lane / 4;  // of the key tile, and row + 8
     const float scale2 = p.scale * kLog2E;
@@ -498,8 +503,6 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
         const int first = item.first[half];
         const int last = item.last[half];
         float dk[kD / 8][4], dv[kD / 8][4];
-        fill_zero(dk);
-        fill_zero(dv);
         const auto skip = [&](int count) {
             for (int i = 0; i < count; ++i, unit_at.advance(), column_at.advance()) {
                 wait_full(shared.units, unit_at);
@@ -511,25 +514,29 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
         if (item.units > 0) {
             skip(first);
             wait_full(shared.pairs, pair_at);
-            const std::uint32_t k = shared_address(shared.pair[pair_at.stage][0]) + half * kUnitPanelBytes;
-            const std::uint32_t v = shared_address(shared.pair[pair_at.stage][1]) + half * kUnitPanelBytes;
+            const Operand k = operand(shared.pair[pair_at.stage][0] + half * kUnitPanelBytes, 0);
+            const Operand v = operand(shared.pair[pair_at.stage][1] + half * kUnitPanelBytes, 0);
             float s[kUnit / 8][4], dp[kUnit / 8][4];
             for (int i = first; i < last; ++i, unit_at.advance(), column_at.advance()) {
                 wait_full(shared.units, unit_at);
-                const std::uint32_t q = shared_address(shared.moving[unit_at.stage][0]);
-                const std::uint32_t grad = shared_address(shared.moving[unit_at.stage][1]);
+                const Operand q = operand(shared.moving[unit_at.stage][0], kUnitPanelBytes);
+                const Operand grad = operand(shared.moving[unit_at.stage][1], kUnitPanelBytes);
                 const UnitColumns& columns = shared.columns[column_at.stage];
                 multiply_fence();
-                issue_rows<kD>(s, k, kKeyPanelBytes, q, kUnitPanelBytes);
+                issue_rows<kD, kKeyPanelBytes, kUnitPanelBytes>(s, k, q);
                 multiply_commit();
-                issue_rows<kD>(dp, v, kKeyPanelBytes, grad, kUnitPanelBytes);
+                issue_rows<kD, kKeyPanelBytes, kUnitPanelBytes>(dp, v, grad);
                 multiply_commit();
                 multiply_wait<1>();
                 pin(s);
                 wait_full(shared.column_ring, column_at);
                 const int begin = item.key + half * kUnit;
                 const bool full = columns.full_lo <= begin && columns.full_hi >= begin + kUnit;
-                if (!full) mask_keys(s, columns.bounds, item.key + row, -__builtin_huge_valf(), lane);
+                SeenBits seen{};
+                if (!full) {
+                    seen = seen_by_columns<kUnit / 8>(columns.bounds, item.key + row, lane);
+                    fill_unseen(s, seen, -__builtin_huge_valf());
+                }
                 std::uint32_t p_packed[kUnit / 8][2], ds_packed[kUnit / 8][2];
 #pragma unroll
                 for (int n = 0; n < kUnit / 8; ++n) {
@@ -541,7 +548,7 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
                 pin(dp);
                 pin(s);
                 if (i + 1 == last) release(shared.pairs, pair_at.stage);
-                if (!full) mask_keys(dp, columns.bounds, item.key + row, 0.0F, lane);
+                if (!full) fill_unseen(dp, seen, 0.0F);
 #pragma unroll
                 for (int n = 0; n < kUnit / 8; ++n) {
                     const float2 delta = reinterpret_cast<const float2*>(columns.delta)[4 * n + lane % 4];
@@ -554,8 +561,8 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
                 pin(dv);
                 pin(dk);
                 multiply_fence();
-                issue_columns<kD>(dv, p_packed, grad, kUnitPanelBytes);
-                issue_columns<kD>(dk, ds_packed, q, kUnitPanelBytes);
+                issue_columns<kD>(dv, p_packed, grad, i > first);
+                issue_columns<kD>(dk, ds_packed, q, i > first);
                 multiply_commit();
                 multiply_wait<0>();
                 pin(dk);
@@ -578,9 +585,10 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
             dv_rows[h] = key < keys ? (item.own != 0 ? gradients.d_v_block : gradients.d_v_context) + offset : nullptr;
         }
         release(shared.items, item_at.stage);
-        store_rows(dv, dv_rows, p.head_dim, lane);
+        const bool seen = first < last;
+        store_rows(dv, dv_rows, {seen, seen}, p.head_dim, lane);
         rescale_rows(dk, factor);
-        store_rows(dk, dk_rows, p.head_dim, lane);
+        store_rows(dk, dk_rows, {seen, seen}, p.head_dim, lane);
     }
 }
 

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(32 * kPortableForward.warps, kPortableForward.
         const KeyTile t = plan.tile(i);
         if (!plan.full(t)) {
             const RowBounds rows[2] = {query_bounds(p.mask, query(0)), query_bounds(p.mask, query(1))};
-            mask_columns(s, rows, t, -__builtin_huge_valf(), lane);
+            fill_unseen(s, seen_by_rows<kN>(rows, t, lane), -__builtin_huge_valf());
         }
         float rescale[2];
         softmax.step(s, scale2, rescale);
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(32 * kPortableForward.warps, kPortableForward.
     }
 
     const QueryRow rows[2] = {query(0), query(1)};
-    bool live[2] = {rows[0].live, rows[1].live};
+    const bool live[2] = {rows[0].live, rows[1].live};
     float inverse[2], row_lse[2];
     softmax.finish(scale2, live, inverse, row_lse);
     Bf16* destination[2];
@@ -166,13 +166,9 @@ __global__ void __launch_bounds__(32 * kPortableForward.warps, kPortableForward.
         const bool exists = rows[h].exists(p, token, kRows);
         destination[h] = exists ? out + rows[h].index(p) * p.head_dim : nullptr;
         if (exists && lane % 4 == 0) lse[rows[h].index(p)] = row_lse[h];
-#pragma unroll
-        for (int n = 0; n < kD / 8; ++n) {
-            o[n][2 * h] = live[h] ? o[n][2 * h] * inverse[h] : 0.0F;
-            o[n][2 * h + 1] = live[h] ? o[n][2 * h + 1] * inverse[h] : 0.0F;
-        }
     }
-    store_rows(o, destination, p.head_dim, lane);
+    rescale_rows(o, inverse);
+    store_rows(o, destination, live, p.head_dim, lane);
 }
 
 template <int kD>
@@ -231,8 +227,9 @@ __global__ void __launch_bounds__(32 * kPortableQuery.warps, 2)
         multiply_rows(dp, grad, warp_row, v_tile(i), lane);
         const KeyTile t = plan.tile(i);
         if (!plan.full(t)) {
-            mask_columns(s, rows, t, -__builtin_huge_valf(), lane);
-            mask_columns(dp, rows, t, 0.0F, lane);
+            const SeenBits seen = seen_by_rows<kN>(rows, t, lane);
+            fill_unseen(s, seen, -__builtin_huge_valf());
+            fill_unseen(dp, seen, 0.0F);
         }
         std::uint32_t packed[kN][2];
 #pragma unroll
@@ -252,13 +249,9 @@ __global__ void __launch_bounds__(32 * kPortableQuery.warps, 2)
     for (int h = 0; h < 2; ++h) {
         destination[h] = query[h].exists(p, token, kRows) ? d_q + query[h].index(p) * p.head_dim : nullptr;
         factor[h] = p.scale;
-#pragma unroll
-        for (int n = 0; n < kD / 8; ++n) {
-            if (!query[h].live) dq[n][2 * h] = dq[n][2 * h + 1] = 0.0F;
-        }
     }
     rescale_rows(dq, factor);
-    store_rows(dq, destination, p.head_dim, lane);
+    store_rows(dq, destination, {query[0].live, query[1].live}, p.head_dim, lane);
 }
 
 struct KeyGradients {
@@ -289,7 +282,7 @@ __global__ void __launch_bounds__(32 * kPortableKey.warps, 2)
     constexpr int kWidth = kTile.width;  // query rows of a moving tile
     constexpr int kN = kWidth / 8;
     extern __shared__ __align__(128) unsigned char shared[];
-    __shared__ int2 bounds[kTile.stages][kWidth];
+    __shared__ __align__(16) int2 bounds[kTile.stages][kWidth];
     __shared__ float2 sums[kTile.stages][kWidth];  // lse (base 2), delta
     const std::uint32_t base = shared_address(shared);
     constexpr int kQueryBytes = kWidth * kD * 2;
@@ -361,9 +354,9 @@ __global__ void __launch_bounds__(32 * kPortableKey.warps, 2)
         const int token = (range.x + i) * tile_tokens;
         const bool full = !own && token_span(p.mask, token, token + tile_tokens).covers(key, key + kRows);
         if (!full) {
-            const int row = key + warp_row + lane / 4;
-            mask_keys(s, bounds[stage], row, -__builtin_huge_valf(), lane);
-            mask_keys(dp, bounds[stage], row, 0.0F, lane);
+            const SeenBits seen = seen_by_columns<kN>(bounds[stage], key + warp_row + lane / 4, lane);
+            fill_unseen(s, seen, -__builtin_huge_valf());
+            fill_unseen(dp, seen, 0.0F);
         }
         std::uint32_t p_packed[kN][2], ds_packed[kN][2];
 #pragma unroll
@@ -390,8 +383,8 @@ __global__ void __launch_bounds__(32 * kPortableKey.warps, 2)
         dv_rows[h] = row < keys ? (own ? gradients.d_v_block : gradients.d_v_context) + offset : nullptr;
     }
     rescale_rows(dk, factor);
-    store_rows(dk, dk_rows, p.head_dim, lane);
-    store_rows(dv, dv_rows, p.head_dim, lane);
+    store_rows(dk, dk_rows, {true, true}, p.head_dim, lane);
+    store_rows(dv, dv_rows, {true, true}, p.head_dim, lane);
 }
 
 int divide_up(int a, int b) { return (a + b - 1) / b; }

@@ -19,15 +19,15 @@ constexpr int kFold = 32;   // block keys that may share the last context tile
 constexpr int kConsumerWarps = 4 * kUnits;
 constexpr int kConsumerThreads = 32 * kConsumerWarps;
 // The producing warps of a CTA. The planner works out items ahead of time, so that its chain of dependent loads delays nobody; the loader
-// feeds the copy engine. Registers are handed over by whole warpgroups, so there are four of them, idle or not.
+// feeds the copy engine; the cleaner zeroes rows of key tiles that nobody sees. Registers are handed over by whole warpgroups, so there are four of them, idle or not.
 constexpr int kLoaderWarp = kConsumerWarps;
 constexpr int kPlannerWarp = kConsumerWarps + 1;
-constexpr int kColumnsWarp = kConsumerWarps + 2;  // dK, dV only
+constexpr int kCleanerWarp = kConsumerWarps + 2;  // forward, dQ
+constexpr int kColumnsWarp = kConsumerWarps + 2;  // dK, dV
 constexpr int kHopperThreads = kConsumerThreads + 128;
 constexpr int kProducerRegisters = 40;
 constexpr int kConsumerRegisters = 232;  // (2 x 232 + 40) x 128 of 65,536
-constexpr int kZeroBarrier = 1;   // named barriers
-constexpr int kOrderBarrier = 2;  // and 3
+constexpr int kOrderBarrier = 1;  // named barriers 1 and 2
 
 constexpr int kKeyPanelBytes = kKeys * kPanelRowBytes;
 constexpr int kUnitPanelBytes = kUnit * kPanelRowBytes;
@@ -86,22 +86,6 @@ __device__ __forceinline__ int unit_bytes(const HopperProblem& p, int head_dim_p
     return p.unit_tokens * p.group * head_dim_padded * 2;
 }
 
-// Zeroes the rows of a key tile that no row of the CTA sees, since 0 * NaN is NaN. All consumer threads call; `thread` counts them.
-template <int kD, typename Plan>
-__device__ __forceinline__ void zero_unseen(unsigned char* tile, const AnchorMask& mask, const Plan& plan, const KeyTile& t, int thread) {
-    static_assert(kConsumerThreads == 2 * kKeys);
-    const int column = thread / 2;
-    if (!plan.seen(mask, t, column)) {
-#pragma unroll
-        for (int panel = 0; panel < kD / kPanelColumns; ++panel) {
-            uint4* row = reinterpret_cast<uint4*>(tile + panel * kKeyPanelBytes + column * kPanelRowBytes + (thread % 2) * 64);
-            for (int c = 0; c < 4; ++c) row[c] = make_uint4(0, 0, 0, 0);
-        }
-    }
-    fence_async_proxy();
-    named_sync(kZeroBarrier, kConsumerThreads);
-}
-
 // Units whose group does not divide 64 leave rows that no copy writes: they must not hold NaN.
 __device__ __forceinline__ void clear_tiles(const HopperProblem& p, unsigned char* tiles, int bytes) {
     if (p.unit_tokens * p.group == kUnit) return;
@@ -157,6 +141,8 @@ struct QueryShared {
     Ring<kItemStages> items;
     Ring<kQueryStages> queries;
     Ring<kKeyStages> ks, vs;
+    std::uint64_t clean[kKeyStages];  // of the ring whose tiles are multiplied by P or dS: V in forward, K in dQ
+    static constexpr bool kCleansK = kOperands == 2;
 };
 
 template <typename Shared>
@@ -168,10 +154,11 @@ __device__ __forceinline__ Shared& aligned_shared(unsigned char* raw) {
 template <int kD, int kOperands, int kQueryStages>
 __device__ __forceinline__ void init_query_shared(const HopperProblem& p, QueryShared<kD, kOperands, kQueryStages>& shared) {
     if (threadIdx.x == 0) {
-        init_ring(shared.items, 32, kConsumerWarps + 1);  // the loader reads them too
+        init_ring(shared.items, 32, kConsumerWarps + 2);  // the loader and the cleaner read them too
         init_ring(shared.queries, 1, kConsumerWarps);
-        init_ring(shared.ks, 1, kConsumerWarps);
-        init_ring(shared.vs, 1, kConsumerWarps);
+        init_ring(shared.ks, 1, kConsumerWarps + (shared.kCleansK ? 1 : 0));
+        init_ring(shared.vs, 1, kConsumerWarps + (shared.kCleansK ? 0 : 1));
+        for (std::uint64_t& barrier : shared.clean) barrier_init(&barrier, 1);
         barrier_init_fence();
     }
     clear_tiles(p, &shared.query[0][0][0], sizeof(shared.query));
@@ -217,12 +204,21 @@ __device__ __forceinline__ void plan_query_items(const HopperProblem& p, QuerySh
         const int kv_head = item % p.kv_heads;
         const int token = (tiles - 1 - item / p.kv_heads) * tile_tokens;
         item = next_item(p);
+        // All loads before the first store: they wait together.
+        constexpr int kLaneRows = kUnits * kUnit / 32;
+        RowBounds rows[kLaneRows];
+        float2 sums[kLaneRows];
 #pragma unroll
-        for (int i = lane; i < kUnits * kUnit; i += 32) {
-            const UnitRow row(p, token + i / kUnit * p.unit_tokens, i % kUnit, kv_head);
+        for (int i = 0; i < kLaneRows; ++i) {
+            const UnitRow row(p, token + 32 * i / kUnit * p.unit_tokens, (32 * i + lane) % kUnit, kv_head);
             const bool live = row.live(p);
-            out.rows[i] = live ? row_bounds(p.mask, row.token) : RowBounds{0, 0, 0, 0};
-            if (kOperands == 2) out.sums[i] = live ? make_float2(lse[row.index(p)] * 1.44269504088896341F, delta[row.index(p)]) : make_float2(0.0F, 0.0F);
+            rows[i] = live ? row_bounds(p.mask, row.token) : RowBounds{0, 0, 0, 0};
+            if (kOperands == 2) sums[i] = live ? make_float2(lse[row.index(p)] * 1.44269504088896341F, delta[row.index(p)]) : make_float2(0.0F, 0.0F);
+        }
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i) {
+            out.rows[32 * i + lane] = rows[i];
+            if (kOperands == 2) out.sums[32 * i + lane] = sums[i];
         }
         const QueryPlan plan = key_plan<kKeys, kFold>(p.mask, token, token + tile_tokens);
         if (lane == 0) {
@@ -272,12 +268,50 @@ __device__ __forceinline__ void load_query_items(const HopperProblem& p, QuerySh
     }
 }
 
+// The cleaner: 0 * NaN is NaN, so rows of a key tile that no row of the CTA sees must be zero before they are multiplied by zeros.
+template <int kD, int kOperands, int kQueryStages>
+__device__ __forceinline__ void clean_key_tiles(const HopperProblem& p, QueryShared<kD, kOperands, kQueryStages>& shared) {
+    const int lane = threadIdx.x % 32;
+    auto& ring = shared.kCleansK ? shared.ks : shared.vs;
+    RingCursor<kItemStages> item_at;
+    RingCursor<kKeyStages> at;
+    for (;; item_at.advance()) {
+        wait_full(shared.items, item_at);
+        const QueryItem& item = shared.item[item_at.stage];
+        if (item.kv_head < 0) return;
+        const QueryPlan plan = item.plan;
+        release(shared.items, item_at.stage);
+        for (int i = 0; i < plan.tiles; ++i, at.advance()) {
+            wait_full(ring, at);
+            const KeyTile t = plan.tile(i);
+            if (!plan.full(t)) {
+                unsigned char* tile = shared.kCleansK ? shared.k[at.stage] : shared.v[at.stage];
+                for (int base = 0; base < kKeys; base += 32) {
+                    std::uint32_t unseen = __ballot_sync(0xffffffffU, !plan.seen(p.mask, t, base + lane));
+                    for (; unseen != 0; unseen &= unseen - 1) {  // 16 bytes a lane
+                        const int row = base + __ffs(static_cast<int>(unseen)) - 1;
+                        unsigned char* destination = tile + lane / 8 * kKeyPanelBytes + row * kPanelRowBytes + lane % 8 * 16;
+                        if (lane < kD / 8) *reinterpret_cast<uint4*>(destination) = make_uint4(0, 0, 0, 0);
+                    }
+                }
+                fence_async_proxy();
+                __syncwarp();
+            }
+            if (lane == 0) {
+                barrier_arrive(&shared.clean[at.stage]);
+                barrier_arrive(&ring.empty[at.stage]);
+            }
+        }
+    }
+}
+
 template <int kD, int kOperands, int kQueryStages>
 __device__ __forceinline__ void produce_query_items(const HopperProblem& p, QueryShared<kD, kOperands, kQueryStages>& shared,
                                                     const QueryMaps& maps, const float* lse, const float* delta) {
     const int warp = threadIdx.x / 32;
     if (warp == kPlannerWarp) plan_query_items(p, shared, lse, delta);
     if (warp == kLoaderWarp && threadIdx.x % 32 == 0) load_query_items(p, shared, maps);
+    if (warp == kCleanerWarp) clean_key_tiles(p, shared);
 }
 
 }  // namespace dflash::cuda::device

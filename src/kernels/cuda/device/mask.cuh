@@ -123,41 +123,52 @@ __device__ __forceinline__ KeyPlan<kWidth, kFold> key_plan(const AnchorMask& mas
     return plan;
 }
 
-// Columns of one tile that one row sees.
-struct ColumnBounds {
-    int lo, hi, own_lo, own_hi;
-    __device__ __forceinline__ bool sees(int column) const { return (column >= lo && column < hi) || (column >= own_lo && column < own_hi); }
+// A thread holds columns 8 n + 2 q + j of its rows, q = lane % 4. As bit 2 n + j: those below `bound`.
+template <int kN>
+__device__ __forceinline__ std::uint32_t columns_below(int bound, int lane) {
+    static_assert(kN <= 16);
+    const int b = bound - 2 * (lane & 3);
+    const int count = max(min(2 * (b >> 3) + min(b & 7, 2), 2 * kN), 0);
+    return count >= 32 ? 0xffffffffU : (1U << count) - 1U;
+}
+// Those of a tile that a row sees.
+template <int kN>
+__device__ __forceinline__ std::uint32_t seen_columns(const RowBounds& row, const KeyTile& t, int lane) {
+    const std::uint32_t context = columns_below<kN>(min(row.hi - t.context, t.split), lane) & ~columns_below<kN>(row.lo - t.context, lane);
+    const int own = t.split - t.own;
+    return context | (columns_below<kN>(row.own_hi + own, lane) & ~columns_below<kN>(max(row.own_lo + own, t.split), lane));
+}
+
+// Which of a thread's accumulators lie on visible pairs; bit 2 n + j of half h.
+struct SeenBits {
+    std::uint32_t half[2];
 };
-__device__ __forceinline__ ColumnBounds column_bounds(const RowBounds& row, const KeyTile& t) {
-    return {row.lo - t.context, min(row.hi - t.context, t.split), max(row.own_lo - t.own, 0) + t.split, row.own_hi - t.own + t.split};
-}
-
-// Writes `fill` over the accumulators of columns that the thread's two rows do not see.
 template <int kN>
-__device__ __forceinline__ void mask_columns(float (&acc)[kN][4], const RowBounds (&rows)[2], const KeyTile& t, float fill, int lane) {
+__device__ __forceinline__ SeenBits seen_by_rows(const RowBounds (&rows)[2], const KeyTile& t, int lane) {
+    return {{seen_columns<kN>(rows[0], t, lane), seen_columns<kN>(rows[1], t, lane)}};
+}
+// The transposed case: the accumulator's rows are keys `key` and key + 8, its columns query rows with the key interval bounds[column].
+template <int kN>
+__device__ __forceinline__ SeenBits seen_by_columns(const int2* bounds, int key, int lane) {
+    SeenBits seen{{0, 0}};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const ColumnBounds bounds = column_bounds(rows[half], t);
-#pragma unroll
-        for (int n = 0; n < kN; ++n) {
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                if (!bounds.sees(8 * n + 2 * (lane & 3) + j)) acc[n][2 * half + j] = fill;
-            }
-        }
+    for (int n = 0; n < kN; ++n) {
+        const int4 pair = reinterpret_cast<const int4*>(bounds)[4 * n + (lane & 3)];
+        const std::uint32_t first = 1U << (2 * n), second = 2U << (2 * n);
+        if (key >= pair.x && key < pair.y) seen.half[0] |= first;
+        if (key >= pair.z && key < pair.w) seen.half[0] |= second;
+        if (key + 8 >= pair.x && key + 8 < pair.y) seen.half[1] |= first;
+        if (key + 8 >= pair.z && key + 8 < pair.w) seen.half[1] |= second;
     }
+    return seen;
 }
-
-// The transposed case: the accumulator's rows are keys, its columns query rows with the key interval bounds[column].
 template <int kN>
-__device__ __forceinline__ void mask_keys(float (&acc)[kN][4], const int2* bounds, int key, float fill, int lane) {
+__device__ __forceinline__ void fill_unseen(float (&acc)[kN][4], const SeenBits& seen, float fill) {
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            const int2 b = bounds[8 * n + 2 * (lane & 3) + j];
-            if (key < b.x || key >= b.y) acc[n][j] = fill;
-            if (key + 8 < b.x || key + 8 >= b.y) acc[n][2 + j] = fill;
+        for (int e = 0; e < 4; ++e) {
+            if ((seen.half[e / 2] & (1U << (2 * n + e % 2))) == 0) acc[n][e] = fill;
         }
     }
 }

@@ -53,7 +53,7 @@ struct OnlineSoftmax {
         }
     }
     // After the last tile: 1 / sum and the natural log-sum-exp of each row; both 0 for a row that saw nothing.
-    __device__ __forceinline__ void finish(float scale2, bool (&live)[2], float (&inverse)[2], float (&lse)[2]) {
+    __device__ __forceinline__ void finish(float scale2, const bool (&live)[2], float (&inverse)[2], float (&lse)[2]) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const float total = quad_sum(sum[half]);
@@ -91,9 +91,9 @@ __device__ __forceinline__ void fill_zero(float (&acc)[kN][4]) {
 }
 
 // Writes the thread's share of two rows as bf16. The four threads of a quad hold two columns of each 8; they exchange them, so that each
-// writes 16 bytes. rows[h] is null for a row that is not written. All lanes of the warp must call.
+// writes 16 bytes. rows[h] is null for a row that is not written; zeros are written unless keep[h]. All lanes of the warp must call.
 template <int kN>
-__device__ __forceinline__ void store_rows(const float (&acc)[kN][4], Bf16* const (&rows)[2], int head_dim, int lane) {
+__device__ __forceinline__ void store_rows(const float (&acc)[kN][4], Bf16* const (&rows)[2], const bool (&keep)[2], int head_dim, int lane) {
     const bool odd = (lane & 1) != 0;
     const bool upper = (lane & 2) != 0;
 #pragma unroll
@@ -114,7 +114,8 @@ __device__ __forceinline__ void store_rows(const float (&acc)[kN][4], Bf16* cons
             const std::uint32_t mine1 = odd ? far1 : far0;
             const std::uint32_t x0 = odd ? near0 : mine0, x1 = odd ? mine0 : near0;
             const std::uint32_t y0 = odd ? near1 : mine1, y1 = odd ? mine1 : near1;
-            const uint4 chunk = upper ? make_uint4(y0, y1, x0, x1) : make_uint4(x0, x1, y0, y1);
+            uint4 chunk = upper ? make_uint4(y0, y1, x0, x1) : make_uint4(x0, x1, y0, y1);
+            if (!keep[half]) chunk = make_uint4(0, 0, 0, 0);
             const int column = 8 * (4 * group + (lane & 3));
             if (rows[half] != nullptr && column < head_dim) *reinterpret_cast<uint4*>(rows[half] + column) = chunk;
         }

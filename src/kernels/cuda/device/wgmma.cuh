@@ -15,10 +15,19 @@ namespace dflash::cuda::device {
 constexpr int kPanelColumns = 64;
 constexpr int kPanelRowBytes = 128;
 
-// `leading` is the distance of two panels where columns are summed into (unused along rows), 1,024 that of eight rows.
-__device__ __forceinline__ std::uint64_t panel_descriptor(std::uint32_t address, int leading) {
-    return static_cast<std::uint64_t>((address & 0x3ffffU) >> 4) | static_cast<std::uint64_t>(leading >> 4) << 16 |
-           static_cast<std::uint64_t>(1024 >> 4) << 32 | static_cast<std::uint64_t>(1) << 62;
+// A shared-memory descriptor is 64 bits, of which only the lower word differs between operands: address / 16, and the distance of two
+// panels / 16 (`panel`) where the product runs over the tile's rows. Moving along a tile adds to it. The upper word says that eight rows
+// lie 1,024 bytes apart and how panels are swizzled.
+using Operand = std::uint32_t;
+constexpr std::uint32_t kOperandUpper = (1024 >> 4) | (1U << 30);
+
+// The value of lane 0. What all lanes share anyway, the compiler then keeps in uniform registers, where descriptors must be.
+__device__ __forceinline__ std::uint32_t uniform(std::uint32_t x) { return __shfl_sync(0xffffffffU, x, 0); }
+__device__ __forceinline__ Operand operand(const void* tile, int panel) {
+    return uniform(((shared_address(tile) & 0x3ffffU) >> 4) | static_cast<std::uint32_t>(panel >> 4) << 16);
+}
+__device__ __forceinline__ std::uint64_t descriptor(Operand lower) {
+    return static_cast<std::uint64_t>(kOperandUpper) << 32 | lower;
 }
 
 __device__ __forceinline__ void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -55,12 +64,13 @@ __device__ __forceinline__ void multiply_shared(float (&d)[8][4], std::uint64_t 
         : DFLASH_ACC32(d, 0)
         : "l"(a), "l"(b), "r"(accumulate));
 }
-// d (64, 64) += A B over 16 rows of B, A in registers
-__device__ __forceinline__ void multiply_registers(float (&d)[8][4], const std::uint32_t (&a)[4], std::uint64_t b) {
+// d (64, 64) = or += A B over 16 rows of B, A in registers
+__device__ __forceinline__ void multiply_registers(float (&d)[8][4], const std::uint32_t (&a)[4], std::uint64_t b, int accumulate) {
     asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" DFLASH_LIST32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" DFLASH_LIST32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
         : DFLASH_ACC32(d, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 
 // d (64, 128) = or += A B^T over 16 columns, both operands in shared memory
@@ -71,12 +81,13 @@ __device__ __forceinline__ void multiply_shared(float (&d)[16][4], std::uint64_t
         : DFLASH_ACC32(d, 0), DFLASH_ACC32(d, 8)
         : "l"(a), "l"(b), "r"(accumulate));
 }
-// d (64, 128) += A B over 16 rows of B, A in registers
-__device__ __forceinline__ void multiply_registers(float (&d)[16][4], const std::uint32_t (&a)[4], std::uint64_t b) {
+// d (64, 128) = or += A B over 16 rows of B, A in registers
+__device__ __forceinline__ void multiply_registers(float (&d)[16][4], const std::uint32_t (&a)[4], std::uint64_t b, int accumulate) {
     asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" DFLASH_LIST64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;\n"
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" DFLASH_LIST64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"
         : DFLASH_ACC32(d, 0), DFLASH_ACC32(d, 8)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 
 #undef DFLASH_ACC4
@@ -84,23 +95,22 @@ __device__ __forceinline__ void multiply_registers(float (&d)[16][4], const std:
 #undef DFLASH_LIST32
 #undef DFLASH_LIST64
 
-// acc (64, 8 kN) = A B^T over kD columns. `a` and `b` are the addresses of the first panels, which lie a_panel and b_panel bytes apart.
-template <int kD, int kN>
-__device__ __forceinline__ void issue_rows(float (&acc)[kN][4], std::uint32_t a, int a_panel, std::uint32_t b, int b_panel) {
+// acc (64, 8 kN) = A B^T over kD columns; panels of A and B lie kPanelA and kPanelB bytes apart.
+template <int kD, int kPanelA, int kPanelB, int kN>
+__device__ __forceinline__ void issue_rows(float (&acc)[kN][4], Operand a, Operand b) {
 #pragma unroll
     for (int k = 0; k < kD / 16; ++k) {
-        const int inside = (k % 4) * 32;
-        multiply_shared(acc, panel_descriptor(a + (k / 4) * a_panel + inside, 16), panel_descriptor(b + (k / 4) * b_panel + inside, 16),
-                        k > 0);
+        const int inside = k % 4 * 32;
+        multiply_shared(acc, descriptor(a + ((k / 4 * kPanelA + inside) >> 4)), descriptor(b + ((k / 4 * kPanelB + inside) >> 4)), k > 0);
     }
 }
-// acc (64, kD) += P B over the first 8 kN rows of `b`.
+// acc (64, kD) = or += P B over the first 8 kN rows of B.
 template <int kD, int kN>
-__device__ __forceinline__ void issue_columns(float (&acc)[kD / 8][4], const std::uint32_t (&p)[kN][2], std::uint32_t b, int b_panel) {
+__device__ __forceinline__ void issue_columns(float (&acc)[kD / 8][4], const std::uint32_t (&p)[kN][2], Operand b, bool accumulate) {
 #pragma unroll
     for (int k = 0; k < kN / 2; ++k) {
         const std::uint32_t a[4] = {p[2 * k][0], p[2 * k][1], p[2 * k + 1][0], p[2 * k + 1][1]};
-        multiply_registers(acc, a, panel_descriptor(b + k * 16 * kPanelRowBytes, b_panel));
+        multiply_registers(acc, a, descriptor(b + ((k * 16 * kPanelRowBytes) >> 4)), k > 0 || accumulate ? 1 : 0);
     }
 }
 
