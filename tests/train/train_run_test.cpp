@@ -14,6 +14,7 @@
 #include "support/close.h"
 #include "support/data.h"
 #include "support/errors.h"
+#include "target/features_writer.h"
 #include "train/run_folder.h"
 #include "train/train_fixture.h"
 #include "train/trainer.h"
@@ -194,6 +195,49 @@ TEST_F(TrainRun, RecomputationChangesNoBit) {
     run_training(again, {});
     EXPECT_EQ(curve_of(again.out), curve_of(kept.out));
     EXPECT_EQ(last_state(again.out, 3), last_state(kept.out, 3));
+}
+
+// Features from a folder instead of the target: only embedding, head and final norm are loaded, and the run is the same.
+TEST_F(TrainRun, StoredFeaturesGiveTheCurveOfTheLiveTarget) {
+    RunSettings live = small_run("tiny-qwen3.5", folder_, "live");
+    live.steps = 4;
+    live.save_every = 0;
+    live.loss = "kl";
+    live.val_data = folder_.file("val-data");
+    live.eval_count = 0;
+    run_training(live, {});
+
+    RunSettings stored = live;
+    stored.out = folder_.file("stored");
+    for (const char* name : {"data", "val-data"}) {
+        const auto copy_data = [&](const std::string& to) {
+            std::filesystem::copy(folder_.file(name), to, std::filesystem::copy_options::recursive);
+        };
+        const FeaturesOutput output = {.target = live.target,
+                                       .out = folder_.file(std::string("features-") + name),
+                                       .request = {.layers = {1, 2, 3, 4, 5, 6}, .want_final = true, .want_logits = false}};
+        write_features_folder(copy_data, output, [](const Dataset&) { return [](std::int64_t, std::int64_t) {}; });
+    }
+    stored.data = "";
+    stored.features = folder_.file("features-data");
+    stored.val_data = folder_.file("features-val-data");
+    const TrainSummary summary = run_training(stored, {});
+    EXPECT_EQ(summary.step, 4);
+    const std::vector<json> expected = curve_of(live.out);
+    const std::vector<json> got = curve_of(stored.out);
+    ASSERT_EQ(got.size(), expected.size());
+    std::vector<double> live_loss, stored_loss;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        const char* key = got[i].at("kind") == "eval" ? "validation_loss" : "loss";
+        live_loss.push_back(expected[i].at(key).get<double>());
+        stored_loss.push_back(got[i].at(key).get<double>());
+    }
+    ASSERT_EQ(live_loss.size(), 5U);
+    EXPECT_TRUE(testing::close(std::span<const double>(stored_loss), std::span<const double>(live_loss), testing::kModelF32));
+
+    stored.out = folder_.file("other");
+    stored.target = testing::fixture("tiny-qwen3");
+    EXPECT_TRUE(refuses([&] { run_training(stored, {}); }, {}));
 }
 
 TEST_F(TrainRun, KeepsTheNewestCheckpointsAndTheLatestDrafter) {
