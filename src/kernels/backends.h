@@ -39,6 +39,7 @@
     LAUNCHER(void, fill_zero, (const Context&, const Tensor&))                                        \
     LAUNCHER(void, cast, (const Context&, const Tensor&, const Tensor&))                              \
     LAUNCHER(void, add, (const Context&, const Tensor&, const Tensor&))                               \
+    LAUNCHER(void, axpby, (const Context&, float, const Tensor&, float, const Tensor&))               \
     LAUNCHER(void, copy_columns, (const Context&, const Tensor&, const Tensor&, std::int64_t))        \
     LAUNCHER(void, argmax_rows, (const Context&, const Tensor&, const Tensor&))                       \
     LAUNCHER(void, anchor_attention_forward, (const Context&, const AnchorAttentionForwardParams&))   \

@@ -27,6 +27,12 @@ void add(const Context& context, const Tensor& x, const Tensor& y) {
     if (x.elements() > 0) on_device(context.device(), cpu::add, cuda::add)(context, x, y);
 }
 
+void axpby(const Context& context, float alpha, const Tensor& x, float beta, const Tensor& y) {
+    check_vector(context, "axpby", "x", x, DType::kF32, x.elements());
+    check_vector(context, "axpby", "y", y, DType::kF32, x.elements());
+    if (x.elements() > 0) on_device(context.device(), cpu::axpby, cuda::axpby)(context, alpha, x, beta, y);
+}
+
 void copy_columns(const Context& context, const Tensor& x, const Tensor& y, std::int64_t column_begin) {
     check_rows(context, "copy_columns", "x", x, x.dtype, x.rows(), x.row_elements());
     check_rows(context, "copy_columns", "y", y, x.dtype, x.rows(), y.row_elements());

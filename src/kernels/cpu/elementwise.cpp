@@ -18,6 +18,15 @@ void add_range(const float* x, float* y, std::int64_t n) {
     for_each_vector(n, [&](auto at) { at.store(hn::Add(at.load(y), at.load(x)), y); });
 }
 
+void axpby_range(float alpha, const float* x, float beta, float* y, std::int64_t n) {
+    const F32Vector a = hn::Set(F32(), alpha);
+    const F32Vector b = hn::Set(F32(), beta);
+    for_each_vector(n, [&](auto at) {
+        const F32Vector scaled = hn::Mul(a, at.load(x));
+        at.store(beta == 0.0F ? scaled : hn::MulAdd(b, at.load(y), scaled), y);
+    });
+}
+
 // The first largest; -1 where a NaN stands among them, or nothing.
 std::int32_t argmax_row(const float* x, std::int64_t n) {
     F32Vector nan = hn::Zero(F32());
@@ -42,6 +51,7 @@ HWY_AFTER_NAMESPACE();
 namespace dflash::cpu {
 
 HWY_EXPORT(add_range);
+HWY_EXPORT(axpby_range);
 HWY_EXPORT(argmax_row);
 
 namespace {
@@ -80,6 +90,12 @@ void cast(const Context&, const Tensor& x, const Tensor& y) {
 void add(const Context&, const Tensor& x, const Tensor& y) {
     parallel_ranges(x.elements(), 1, [&](std::int64_t begin, std::int64_t end) {
         HWY_DYNAMIC_DISPATCH(add_range)(x.f32() + begin, y.f32() + begin, end - begin);
+    });
+}
+
+void axpby(const Context&, float alpha, const Tensor& x, float beta, const Tensor& y) {
+    parallel_ranges(x.elements(), 1, [&](std::int64_t begin, std::int64_t end) {
+        HWY_DYNAMIC_DISPATCH(axpby_range)(alpha, x.f32() + begin, beta, y.f32() + begin, end - begin);
     });
 }
 
