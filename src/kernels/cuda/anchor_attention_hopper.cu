@@ -281,6 +281,8 @@ __global__ void __launch_bounds__(kHopperThreads, 1) query_kernel(const __grid_c
 constexpr int kPairStages = 2;    // K, V of an item
 constexpr int kMovingStages = 2;  // Q, dO of a unit
 constexpr int kColumnStages = 4;
+constexpr int kKeyProducerRegisters = 24;
+constexpr int kKeyConsumerRegisters = 240;  // dK, dV, scores and their gradients leave no room
 
 struct KeyItem {
     int kv_head;  // -1: no more items
@@ -296,7 +298,11 @@ struct alignas(16) UnitColumns {
     int2 bounds[kUnit];   // keys that each sees
     float lse2[kUnit];    // log-sum-exp in base 2
     float delta[kUnit];
-    int full_lo, full_hi;  // keys that all of them see
+    int2 full[2];         // keys that all of the first and of the second half see
+    __device__ __forceinline__ bool covers(int begin, int end) const {
+        const int4 f = *reinterpret_cast<const int4*>(full);
+        return max(f.x, f.z) <= begin && min(f.y, f.w) >= end;
+    }
 };
 
 template <int kD>
@@ -424,6 +430,7 @@ struct Column {
     int2 keys;  // that it sees
     float lse2, delta;
     bool live;
+    Column() = default;
     __device__ __forceinline__ Column(const HopperProblem& p, int token, int c, const KeyItem& item, const float* lse, const float* sums) {
         const UnitRow row(p, token, c, item.kv_head);
         live = row.live(p);
@@ -434,46 +441,37 @@ struct Column {
     }
 };
 
-// The columns warp: each lane two query rows of every unit. The loads of the next unit are under way while a unit waits for its place.
+// The two columns warps: each lane one query row of every unit. The loads of the next unit are under way while a unit waits for its place.
 template <int kD>
 __device__ __forceinline__ void load_columns(const HopperProblem& p, KeyShared<kD>& shared, const float* lse, const float* delta) {
     const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32 - kColumnsWarp;
+    const int c = 32 * warp + lane;
     RingCursor<kItemStages> item_at;
     RingCursor<kColumnStages> at;
     for (;; item_at.advance()) {
         wait_full(shared.items, item_at);
-        const KeyItem item = shared.item[item_at.stage];
+        const KeyItem& item = shared.item[item_at.stage];
         if (item.kv_head < 0) return;
-        release(shared.items, item_at.stage);
-        if (item.units == 0) continue;
-        Column next[2] = {{p, item.unit * p.unit_tokens, lane, item, lse, delta}, {p, item.unit * p.unit_tokens, lane + 32, item, lse, delta}};
-        for (int i = 0; i < item.units; ++i, at.advance()) {
-            const Column column[2] = {next[0], next[1]};
-            if (i + 1 < item.units) {
-                const int token = (item.unit + i + 1) * p.unit_tokens;
-                next[0] = Column(p, token, lane, item, lse, delta);
-                next[1] = Column(p, token, lane + 32, item, lse, delta);
-            }
+        const int units = item.units;
+        int token = item.unit * p.unit_tokens;
+        Column next{};
+        if (units > 0) next = Column(p, token, c, item, lse, delta);
+        for (int i = 0; i < units; ++i, at.advance()) {
+            const Column column = next;
+            token += p.unit_tokens;
+            if (i + 1 < units) next = Column(p, token, c, item, lse, delta);
             wait_empty(shared.column_ring, at);
             UnitColumns& columns = shared.columns[at.stage];
-            int full_lo = 0, full_hi = kNoRow;
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const Column& c = column[h];
-                columns.bounds[lane + 32 * h] = c.keys;
-                columns.lse2[lane + 32 * h] = c.lse2;
-                columns.delta[lane + 32 * h] = c.delta;
-                full_lo = c.live ? max(full_lo, c.keys.x) : full_lo;
-                full_hi = c.live ? min(full_hi, c.keys.y) : full_hi;
-            }
-            full_lo = __reduce_max_sync(0xffffffffU, full_lo);
-            full_hi = __reduce_min_sync(0xffffffffU, full_hi);
-            if (lane == 0) {
-                columns.full_lo = full_lo;
-                columns.full_hi = full_hi;
-            }
+            columns.bounds[c] = column.keys;
+            columns.lse2[c] = column.lse2;
+            columns.delta[c] = column.delta;
+            const int full_lo = __reduce_max_sync(0xffffffffU, column.live ? column.keys.x : 0);
+            const int full_hi = __reduce_min_sync(0xffffffffU, column.live ? column.keys.y : kNoRow);
+            if (lane == 0) columns.full[warp] = make_int2(full_lo, full_hi);
             barrier_arrive(&shared.column_ring.full[at.stage]);
         }
+        release(shared.items, item_at.stage);
     }
 }
 
@@ -483,7 +481,7 @@ __device__ __forceinline__ void produce_key_items(const HopperProblem& p, KeySha
     const int warp = threadIdx.x / 32;
     if (warp == kPlannerWarp) plan_key_items(p, shared);
     if (warp == kLoaderWarp && threadIdx.x % 32 == 0) load_key_items(p, shared, maps);
-    if (warp == kColumnsWarp) load_columns(p, shared, lse, delta);
+    if (warp >= kColumnsWarp) load_columns(p, shared, lse, delta);
 }
 
 template <int kD>
@@ -500,6 +498,8 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
         wait_full(shared.items, item_at);
         const KeyItem& item = shared.item[item_at.stage];
         if (item.kv_head < 0) return;
+        const int key = item.key + row;
+        const int half_begin = item.key + half * kUnit;
         const int first = item.first[half];
         const int last = item.last[half];
         float dk[kD / 8][4], dv[kD / 8][4];
@@ -527,14 +527,13 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
                 multiply_commit();
                 issue_rows<kD, kKeyPanelBytes, kUnitPanelBytes>(dp, v, grad);
                 multiply_commit();
+                wait_full(shared.column_ring, column_at);
+                const bool full = columns.covers(half_begin, half_begin + kUnit);
                 multiply_wait<1>();
                 pin(s);
-                wait_full(shared.column_ring, column_at);
-                const int begin = item.key + half * kUnit;
-                const bool full = columns.full_lo <= begin && columns.full_hi >= begin + kUnit;
                 SeenBits seen{};
                 if (!full) {
-                    seen = seen_by_columns<kUnit / 8>(columns.bounds, item.key + row, lane);
+                    seen = seen_by_columns<kUnit / 8>(columns.bounds, key, lane);
                     fill_unseen(s, seen, -__builtin_huge_valf());
                 }
                 std::uint32_t p_packed[kUnit / 8][2], ds_packed[kUnit / 8][2];
@@ -544,9 +543,13 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
 #pragma unroll
                     for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(fmaf(s[n][e], scale2, e % 2 == 0 ? -lse2.x : -lse2.y));
                 }
-                multiply_wait<0>();
+                pack_fragments(s, p_packed);
+                pin(dv);
+                multiply_fence();
+                issue_columns<kD>(dv, p_packed, grad, i > first);
+                multiply_commit();
+                multiply_wait<1>();
                 pin(dp);
-                pin(s);
                 if (i + 1 == last) release(shared.pairs, pair_at.stage);
                 if (!full) fill_unseen(dp, seen, 0.0F);
 #pragma unroll
@@ -556,12 +559,9 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
                     for (int e = 0; e < 4; ++e) dp[n][e] = s[n][e] * (dp[n][e] - (e % 2 == 0 ? delta.x : delta.y));
                 }
                 release(shared.column_ring, column_at.stage);
-                pack_fragments(s, p_packed);
                 pack_fragments(dp, ds_packed);
-                pin(dv);
                 pin(dk);
                 multiply_fence();
-                issue_columns<kD>(dv, p_packed, grad, i > first);
                 issue_columns<kD>(dk, ds_packed, q, i > first);
                 multiply_commit();
                 multiply_wait<0>();
@@ -579,10 +579,10 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
         Bf16 *dk_rows[2], *dv_rows[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int key = item.key + row + 8 * h;
-            const long long offset = (static_cast<long long>(key) * p.kv_heads + item.kv_head) * p.head_dim;
-            dk_rows[h] = key < keys ? (item.own != 0 ? gradients.d_k_block : gradients.d_k_context) + offset : nullptr;
-            dv_rows[h] = key < keys ? (item.own != 0 ? gradients.d_v_block : gradients.d_v_context) + offset : nullptr;
+            const int row_key = key + 8 * h;
+            const long long offset = (static_cast<long long>(row_key) * p.kv_heads + item.kv_head) * p.head_dim;
+            dk_rows[h] = row_key < keys ? (item.own != 0 ? gradients.d_k_block : gradients.d_k_context) + offset : nullptr;
+            dv_rows[h] = row_key < keys ? (item.own != 0 ? gradients.d_v_block : gradients.d_v_context) + offset : nullptr;
         }
         release(shared.items, item_at.stage);
         const bool seen = first < last;
@@ -598,19 +598,19 @@ __global__ void __launch_bounds__(kHopperThreads, 1) key_kernel(const __grid_con
     extern __shared__ unsigned char raw[];
     auto& shared = aligned_shared<KeyShared<kD>>(raw);
     if (threadIdx.x == 0) {
-        init_ring(shared.items, 32, kConsumerWarps + 2);  // the loader and the columns warp read them too
+        init_ring(shared.items, 32, kConsumerWarps + 3);  // the loader and the columns warps read them too
         init_ring(shared.pairs, 1, kConsumerWarps);
         init_ring(shared.units, 1, kConsumerWarps);
-        init_ring(shared.column_ring, 32, kConsumerWarps);
+        init_ring(shared.column_ring, 64, kConsumerWarps);
         barrier_init_fence();
     }
     clear_tiles(p, &shared.moving[0][0][0], sizeof(shared.moving));
     __syncthreads();
     if (threadIdx.x >= kConsumerThreads) {
-        lower_registers<kProducerRegisters>();
+        lower_registers<kKeyProducerRegisters>();
         produce_key_items<kD>(p, shared, maps, lse, delta);
     } else {
-        raise_registers<kConsumerRegisters>();
+        raise_registers<kKeyConsumerRegisters>();
         consume_key<kD>(p, shared, gradients);
     }
 }

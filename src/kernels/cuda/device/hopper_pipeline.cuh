@@ -23,7 +23,7 @@ constexpr int kConsumerThreads = 32 * kConsumerWarps;
 constexpr int kLoaderWarp = kConsumerWarps;
 constexpr int kPlannerWarp = kConsumerWarps + 1;
 constexpr int kCleanerWarp = kConsumerWarps + 2;  // forward, dQ
-constexpr int kColumnsWarp = kConsumerWarps + 2;  // dK, dV
+constexpr int kColumnsWarp = kConsumerWarps + 2;  // dK, dV; two of them
 constexpr int kHopperThreads = kConsumerThreads + 128;
 constexpr int kProducerRegisters = 40;
 constexpr int kConsumerRegisters = 232;  // (2 x 232 + 40) x 128 of 65,536
@@ -282,16 +282,24 @@ __device__ __forceinline__ void clean_key_tiles(const HopperProblem& p, QuerySha
         const QueryPlan plan = item.plan;
         release(shared.items, item_at.stage);
         for (int i = 0; i < plan.tiles; ++i, at.advance()) {
-            wait_full(ring, at);
             const KeyTile t = plan.tile(i);
-            if (!plan.full(t)) {
+            const bool full = plan.full(t);
+            std::uint32_t unseen = 0;  // bit j: row 32 j + lane; known before the tile is there
+            if (!full) {
+#pragma unroll
+                for (int j = 0; j < kKeys / 32; ++j) unseen |= plan.seen(p.mask, t, 32 * j + lane) ? 0U : 1U << j;
+            }
+            wait_full(ring, at);
+            if (!full) {
                 unsigned char* tile = shared.kCleansK ? shared.k[at.stage] : shared.v[at.stage];
-                for (int base = 0; base < kKeys; base += 32) {
-                    std::uint32_t unseen = __ballot_sync(0xffffffffU, !plan.seen(p.mask, t, base + lane));
-                    for (; unseen != 0; unseen &= unseen - 1) {  // 16 bytes a lane
-                        const int row = base + __ffs(static_cast<int>(unseen)) - 1;
-                        unsigned char* destination = tile + lane / 8 * kKeyPanelBytes + row * kPanelRowBytes + lane % 8 * 16;
-                        if (lane < kD / 8) *reinterpret_cast<uint4*>(destination) = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+                for (int j = 0; j < kKeys / 32; ++j) {
+                    if ((unseen & (1U << j)) == 0) continue;
+#pragma unroll 4
+                    for (int step = 0; step < kD / 8; ++step) {  // lanes start apart, so that they do not share banks
+                        const int c = (step + lane) % (kD / 8);
+                        unsigned char* chunk = tile + c / 8 * kKeyPanelBytes + (32 * j + lane) * kPanelRowBytes + c % 8 * 16;
+                        *reinterpret_cast<uint4*>(chunk) = make_uint4(0, 0, 0, 0);
                     }
                 }
                 fence_async_proxy();
