@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "kernels/backends.h"
+#include "kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/causal_attention.cpp"
@@ -165,7 +166,8 @@ void causal_attention_forward(const Context&, const CausalAttentionParams& p) {
     const std::int64_t rows = p.q.shape[0];
     const std::int64_t tiles = (rows + kQueryRows - 1) / kQueryRows;
     // Later rows see more keys: tiles are dealt out in turn, so that threads get equal work.
-#pragma omp parallel for collapse(2) schedule(static, 1)
+    const bool small = rows * job.heads * p.k.shape[0] <= kSerialElements;
+#pragma omp parallel for collapse(2) schedule(static, 1) if (!small)
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
         for (std::int64_t kv_head = 0; kv_head < job.kv_heads; ++kv_head) {
             const std::int64_t row = tile * kQueryRows;

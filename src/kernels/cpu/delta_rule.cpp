@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "kernels/backends.h"
+#include "kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/delta_rule.cpp"
@@ -314,7 +315,8 @@ template <typename Work>
 void for_each_head(const Context& context, const DeltaRuleParams& p, const DeltaJob& job, Work work) {
     float* scratch = static_cast<float*>(context.workspace(cpu::delta_rule_workspace_bytes(context.device(), p)));
     const std::int64_t floats = DeltaScratch::floats(job.key_dim, job.value_dim);
-#pragma omp parallel for collapse(2) schedule(static)
+    const bool small = p.qkv.rows() * job.value_heads * job.key_dim * job.value_dim <= kSerialElements;
+#pragma omp parallel for collapse(2) schedule(static) if (!small)
     for (std::int64_t document = 0; document < job.documents; ++document) {
         for (std::int64_t head = 0; head < job.value_heads; ++head) work(document, head, scratch + omp_get_thread_num() * floats);
     }
@@ -330,7 +332,8 @@ void causal_conv_silu_forward(const Context&, const CausalConvParams& p) {
     DFLASH_CHECK(job.taps <= kMaxConvTaps, "causal_conv_silu: {} taps, at most {}", job.taps, kMaxConvTaps);
     DFLASH_CHECK(documents >= 0 && job.document_begin[0] == 0 && job.document_begin[documents] == p.x.shape[0],
                  "causal_conv_silu: document borders do not cover {} rows", p.x.shape[0]);
-#pragma omp parallel for schedule(static)
+    const bool small = p.x.elements() <= kSerialElements;
+#pragma omp parallel for schedule(static) if (!small)
     for (std::int64_t channel = 0; channel < channels; channel += kConvColumns) {
         HWY_DYNAMIC_DISPATCH(convolve_columns)(job, channel, std::min(kConvColumns, channels - channel));
     }
