@@ -2,13 +2,15 @@
 // Times the fused anchor attention on the training shapes, forward and backward, next to the device's own matrix ceiling:
 //   attention_bench [--json] [--portable] [--once]
 // --once launches each kernel a single time and measures no ceiling: for a profiler.
-// bf16, sorted anchors drawn uniformly, 20 launches after 5 and the median of them, CUDA events. TFLOP/s count unmasked pairs only: 4 D a
+// bf16, sorted anchors drawn uniformly, 20 launches after 5 and the median of them, CUDA events; the device rests before each measurement, so
+// that every kernel is timed cold and none in the heat of another. TFLOP/s count unmasked pairs only: 4 D a
 // pair and head forward, 10 D backward (five products, whatever the kernels recompute).
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -17,6 +19,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/cuda/anchor_attention_args.h"
@@ -33,15 +36,19 @@ struct Case {
     unsigned seed;
 };
 constexpr Case kCases[] = {
-    {"512 anchors, 8192 tokens, 1 document", 8192, 512, 1, 0, 281}, {"512 anchors, 4 documents", 8192, 512, 4, 0, 292},
-    {"512 anchors, 16 documents", 8192, 512, 16, 0, 74},            {"256 anchors, 1 document", 8192, 256, 1, 0, 210},
-    {"128 anchors, 1 document (2048 x 10240)", 8192, 128, 1, 0, 50}, {"512 anchors, 1 document, window 2048", 8192, 512, 1, 2048, 281},
+    {"512 anchors, 8192 tokens, 1 document", 8192, 512, 1, 0, 281},
+    {"512 anchors, 4 documents", 8192, 512, 4, 0, 292},
+    {"512 anchors, 16 documents", 8192, 512, 16, 0, 74},
+    {"256 anchors, 1 document", 8192, 256, 1, 0, 210},
+    {"128 anchors, 1 document (2048 x 10240)", 8192, 128, 1, 0, 50},
+    {"512 anchors, 1 document, window 2048", 8192, 512, 1, 2048, 281},
 };
 constexpr int kHeads = 32, kKvHeads = 8, kHeadDim = 128, kBlock = 16;
 int warm_up = 5, runs = 20;
 
 __global__ void fill_normal(__nv_bfloat16* data, std::size_t count, unsigned seed) {
-    for (std::size_t i = blockIdx.x * static_cast<std::size_t>(blockDim.x) + threadIdx.x; i < count; i += static_cast<std::size_t>(gridDim.x) * blockDim.x) {
+    for (std::size_t i = blockIdx.x * static_cast<std::size_t>(blockDim.x) + threadIdx.x; i < count;
+         i += static_cast<std::size_t>(gridDim.x) * blockDim.x) {
         unsigned a = static_cast<unsigned>(i) * 2654435761U + seed, b = a ^ 0x9e3779b9U;
         const auto mix = [](unsigned x) {
             x ^= x >> 16;
@@ -73,6 +80,8 @@ double median_ms(const std::function<void()>& work) {
     cudaEvent_t begin, end;
     DFLASH_CUDA(cudaEventCreate(&begin));
     DFLASH_CUDA(cudaEventCreate(&end));
+    DFLASH_CUDA(cudaDeviceSynchronize());
+    if (runs > 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
     for (int i = 0; i < warm_up; ++i) work();
     std::vector<float> times;
     for (int i = 0; i < runs; ++i) {
@@ -158,14 +167,28 @@ void run_case(const Case& c, bool portable_back_end, double ceiling, bool json) 
         return data;
     };
     AnchorAttentionForwardArgs f{};
-    f.shape = {c.context, static_cast<int>(tokens), static_cast<int>(tokens), kBlock, kHeads, kKvHeads, kHeadDim,
-               c.window, c.window > 0, 1.0F / std::sqrt(static_cast<float>(kHeadDim)), 0};
+    f.shape = {c.context,
+               static_cast<int>(tokens),
+               static_cast<int>(tokens),
+               kBlock,
+               kHeads,
+               kKvHeads,
+               kHeadDim,
+               c.window,
+               c.window > 0,
+               1.0F / std::sqrt(static_cast<float>(kHeadDim)),
+               0};
     int* begin = keep(allocate<int>(anchors.begin.size()));
     int* anchor = keep(allocate<int>(anchors.anchor.size()));
     DFLASH_CUDA(cudaMemcpy(begin, anchors.begin.data(), anchors.begin.size() * sizeof(int), cudaMemcpyHostToDevice));
     DFLASH_CUDA(cudaMemcpy(anchor, anchors.anchor.data(), anchors.anchor.size() * sizeof(int), cudaMemcpyHostToDevice));
-    f.in = {keep(random_bf16(queries, 1)), keep(random_bf16(context, 2)), keep(random_bf16(context, 3)),
-            keep(random_bf16(keys, 4)),    keep(random_bf16(keys, 5)),    begin, anchor};
+    f.in = {keep(random_bf16(queries, 1)),
+            keep(random_bf16(context, 2)),
+            keep(random_bf16(context, 3)),
+            keep(random_bf16(keys, 4)),
+            keep(random_bf16(keys, 5)),
+            begin,
+            anchor};
     f.out = keep(allocate<Bf16Bits>(queries));
     f.lse = keep(allocate<float>(tokens * kHeads));
     AnchorAttentionBackwardArgs b{};
@@ -187,9 +210,11 @@ void run_case(const Case& c, bool portable_back_end, double ceiling, bool json) 
     const double extra_gb = 2.0 * static_cast<double>(tokens) * kHeads * sizeof(float) / 1e9;
     const char* back_end = portable_back_end ? "portable" : "hopper";
     if (json) {
-        std::printf("{\"case\": \"%s\", \"back_end\": \"%s\", \"pairs\": %.0f, \"forward_ms\": %.4f, \"backward_ms\": %.4f, \"forward_tflops\": %.1f, "
-                    "\"backward_tflops\": %.1f, \"ceiling_tflops\": %.1f, \"extra_gb\": %.4f}\n",
-                    c.name, back_end, anchors.pairs, forward, backward, forward_tflops, backward_tflops, ceiling, extra_gb);
+        std::printf(
+            "{\"case\": \"%s\", \"back_end\": \"%s\", \"pairs\": %.0f, \"forward_ms\": %.4f, \"backward_ms\": %.4f, \"forward_tflops\": "
+            "%.1f, "
+            "\"backward_tflops\": %.1f, \"ceiling_tflops\": %.1f, \"extra_gb\": %.4f}\n",
+            c.name, back_end, anchors.pairs, forward, backward, forward_tflops, backward_tflops, ceiling, extra_gb);
     } else {
         std::printf("%-40s %-8s %6.2fM | %7.3f ms %4.0f TFLOP/s %3.0f %% | %7.3f ms %4.0f TFLOP/s %3.0f %% | %.4f GB\n", c.name, back_end,
                     anchors.pairs / 1e6, forward, forward_tflops, 100 * forward_tflops / ceiling, backward, backward_tflops,
@@ -218,8 +243,9 @@ int main(int argc, char** argv) {
         const double ceiling = once ? 0.0 : matmul_ceiling();
         if (!json) {
             std::printf("%s, matmul bf16 8192^3: %.0f TFLOP/s\n", properties.name, ceiling);
-            std::printf("%d/%d heads of %d, blocks of %d; pairs of one head | forward, share of the ceiling | backward | lse and row sums\n",
-                        kHeads, kKvHeads, kHeadDim, kBlock);
+            std::printf(
+                "%d/%d heads of %d, blocks of %d; pairs of one head | forward, share of the ceiling | backward | lse and row sums\n",
+                kHeads, kKvHeads, kHeadDim, kBlock);
         }
         const bool hopper_device = 10 * properties.major + properties.minor == 90;
         for (const Case& c : kCases) {

@@ -281,6 +281,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1) query_kernel(const __grid_c
 constexpr int kPairStages = 2;    // K, V of an item
 constexpr int kMovingStages = 2;  // Q, dO of a unit
 constexpr int kColumnStages = 4;
+constexpr int kOrderedTiles = 1024;  // context tiles that are worked on longest first; beyond, in their own order
 constexpr int kKeyProducerRegisters = 24;
 constexpr int kKeyConsumerRegisters = 240;  // dK, dV, scores and their gradients leave no room
 
@@ -315,6 +316,7 @@ struct KeyShared {
     Ring<kPairStages> pairs;
     Ring<kMovingStages> units;
     Ring<kColumnStages> column_ring;
+    std::uint16_t length[kOrderedTiles], order[kOrderedTiles];
 };
 
 struct KeyGradients {
@@ -356,10 +358,52 @@ __device__ __forceinline__ void units_of_block_keys(const HopperProblem& p, int 
     }
 }
 
+// The first of [0, count) that holds, if those that do come last; some index otherwise.
+template <typename Predicate>
+__device__ __forceinline__ int first_that(int count, Predicate holds) {
+    int low = 0;
+    while (low < count) {
+        const int middle = (low + count) / 2;
+        if (holds(middle)) {
+            count = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+// Sorts the context tiles by the number of blocks that read them, longest first. Found by bisection, as if anchors were sorted: where they
+// are not, the order is another one, the same in every CTA, and only speed is lost.
+template <int kD>
+__device__ __forceinline__ void order_context_tiles(const HopperProblem& p, KeyShared<kD>& shared, int tiles) {
+    const int blocks = p.mask.live_tokens / p.mask.block_size;
+    for (int tile = threadIdx.x % 32; tile < tiles; tile += 32) {
+        const int begin = tile * kKeys, end = begin + kKeys;
+        const int first = first_that(blocks, [&](int b) { return p.mask.anchor[b] > begin; });
+        const int last = first_that(blocks, [&](int b) { return block_span(p.mask, b).lo >= end; });
+        shared.length[tile] = static_cast<std::uint16_t>(min(max(last - first, 0), 0xffff));
+    }
+    __syncwarp();
+    for (int tile = threadIdx.x % 32; tile < tiles; tile += 32) {
+        const int length = shared.length[tile];
+        int rank = 0;
+        for (int other = 0; other < tiles; ++other) {
+            const int theirs = shared.length[other];
+            rank += theirs > length || (theirs == length && other < tile) ? 1 : 0;
+        }
+        shared.order[rank] = static_cast<std::uint16_t>(tile);
+    }
+    __syncwarp();
+}
+
 template <int kD>
 __device__ __forceinline__ void plan_key_items(const HopperProblem& p, KeyShared<kD>& shared) {
     const int lane = threadIdx.x % 32;
-    const int context_items = (p.context_rows + kKeys - 1) / kKeys * p.kv_heads;
+    const int context_tiles = (p.context_rows + kKeys - 1) / kKeys;
+    const int context_items = context_tiles * p.kv_heads;
+    const bool ordered = context_tiles <= kOrderedTiles;
+    if (ordered) order_context_tiles(p, shared, context_tiles);
     RingCursor<kItemStages> at;
     for (int item = blockIdx.x;; at.advance()) {
         wait_empty(shared.items, at);
@@ -369,10 +413,11 @@ __device__ __forceinline__ void plan_key_items(const HopperProblem& p, KeyShared
             barrier_arrive(&shared.items.full[at.stage]);
             return;
         }
-        // Context rows first, seen by most units at the start of a document; block keys, seen by few, fill the end.
+        // Block keys are seen by few units: they fill the end.
         const bool own = item >= context_items;
         const int index = own ? item - context_items : item;
-        const int key = index / p.kv_heads * kKeys;
+        const int tile = index / p.kv_heads;
+        const int key = (!own && ordered ? shared.order[tile] : tile) * kKeys;
         item = next_item(p);
         UnitRange halves[kUnits];
         own ? units_of_block_keys(p, key, halves) : units_of_context(p, key, halves);
@@ -529,6 +574,9 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
                 multiply_commit();
                 wait_full(shared.column_ring, column_at);
                 const bool full = columns.covers(half_begin, half_begin + kUnit);
+                float2 lse2[kUnit / 8];  // loaded early: the products keep shared memory busy
+#pragma unroll
+                for (int n = 0; n < kUnit / 8; ++n) lse2[n] = reinterpret_cast<const float2*>(columns.lse2)[4 * n + lane % 4];
                 multiply_wait<1>();
                 pin(s);
                 SeenBits seen{};
@@ -539,9 +587,8 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
                 std::uint32_t p_packed[kUnit / 8][2], ds_packed[kUnit / 8][2];
 #pragma unroll
                 for (int n = 0; n < kUnit / 8; ++n) {
-                    const float2 lse2 = reinterpret_cast<const float2*>(columns.lse2)[4 * n + lane % 4];
 #pragma unroll
-                    for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(fmaf(s[n][e], scale2, e % 2 == 0 ? -lse2.x : -lse2.y));
+                    for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(fmaf(s[n][e], scale2, e % 2 == 0 ? -lse2[n].x : -lse2[n].y));
                 }
                 pack_fragments(s, p_packed);
                 pin(dv);

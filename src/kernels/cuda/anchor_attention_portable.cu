@@ -61,36 +61,64 @@ __device__ __forceinline__ RowBounds query_bounds(const AnchorMask& mask, const 
     return row.live ? row_bounds(mask, row.token) : RowBounds{0, 0, 0, 0};
 }
 
-// Copies kRows rows into a shared tile; `source(row)` is the row's address or null (zeros).
-template <int kD, int kRows, int kThreads, typename Source>
-__device__ __forceinline__ void load_rows(SharedTile<kD> tile, int head_dim, Source source) {
-    constexpr int kChunks = kD / 8;
+// How the threads of a CTA share the copy of a tile: each has one 16-byte chunk of every kStep-th row.
+template <int kD, int kRows, int kThreads>
+struct RowCopy {
+    static constexpr int kChunks = kD / 8;
+    static constexpr int kStep = kThreads / kChunks;
+    static_assert(kStep % 8 == 0 && kRows % kStep == 0);  // so that a thread's rows are swizzled alike
+    int row = threadIdx.x / kChunks;
+    int column = threadIdx.x % kChunks * 8;
+
+    // Every row exists: row r is at first + (r / kStep) * step elements from the thread's first one.
+    __device__ __forceinline__ void all(SharedTile<kD> tile, int head_dim, const Bf16* first, long long step) const {
+        const std::uint32_t destination = tile.chunk(row, column / 8);
+        const bool valid = column < head_dim;
+        const Bf16* from = valid ? first + column : first;
 #pragma unroll
-    for (int i = threadIdx.x; i < kRows * kChunks; i += kThreads) {
-        const int row = i / kChunks;
-        const int c = i % kChunks;
-        const Bf16* from = source(row);
-        const bool valid = from != nullptr && 8 * c < head_dim;
-        copy_async_16(tile.chunk(row, c), valid ? from + 8 * c : nullptr, valid);
+        for (int i = 0; i < kRows / kStep; ++i) {
+            copy_async_16(destination + i * kStep * kD * 2, from, valid);
+            from += step;
+        }
     }
-}
+    // `source(row)` is a row's address or null (zeros).
+    template <typename Source>
+    __device__ __forceinline__ void some(SharedTile<kD> tile, int head_dim, Source source) const {
+#pragma unroll 1
+        for (int r = row; r < kRows; r += kStep) {
+            const Bf16* from = source(r);
+            const bool valid = from != nullptr && column < head_dim;
+            copy_async_16(tile.chunk(r, column / 8), valid ? from + column : nullptr, valid);
+        }
+    }
+};
 
 // A key tile's rows: context or block keys; rows outside, and in a masked tile rows that nobody sees, are zeros.
 template <int kD, int kRows, int kThreads, typename Plan>
 __device__ __forceinline__ void load_keys(SharedTile<kD> tile, const Problem& p, const Plan& plan, const KeyTile& t, const Bf16* context,
                                           const Bf16* block, int kv_head) {
-    const bool full = plan.full(t);
+    const RowCopy<kD, kRows, kThreads> copy;
     const long long stride = static_cast<long long>(p.kv_heads) * p.head_dim;
     const long long offset = static_cast<long long>(kv_head) * p.head_dim;
-    load_rows<kD, kRows, kThreads>(tile, p.head_dim, [&](int column) -> const Bf16* {
-        if (!full && !plan.seen(p.mask, t, column)) return nullptr;
+    if (plan.full(t)) {
+        copy.all(tile, p.head_dim, context + (t.context + copy.row) * stride + offset, copy.kStep * stride);
+        return;
+    }
+    copy.some(tile, p.head_dim, [&](int column) -> const Bf16* {
+        if (!plan.seen(p.mask, t, column)) return nullptr;
         return column < t.split ? context + (t.context + column) * stride + offset : block + (t.own + column - t.split) * stride + offset;
     });
 }
 
 template <int kD, int kRows, int kThreads>
 __device__ __forceinline__ void load_queries(SharedTile<kD> tile, const Problem& p, const Bf16* source, int token, int kv_head) {
-    load_rows<kD, kRows, kThreads>(tile, p.head_dim, [&](int row) -> const Bf16* {
+    const RowCopy<kD, kRows, kThreads> copy;
+    if (copy.kStep % p.group == 0 && token + kRows / p.group <= p.mask.live_tokens) {  // a thread's rows have one head
+        const QueryRow first(p, token, copy.row, kv_head, kRows);
+        copy.all(tile, p.head_dim, source + first.index(p) * p.head_dim, static_cast<long long>(copy.kStep / p.group) * p.heads * p.head_dim);
+        return;
+    }
+    copy.some(tile, p.head_dim, [&](int row) -> const Bf16* {
         const QueryRow r(p, token, row, kv_head, kRows);
         return r.live ? source + r.index(p) * p.head_dim : nullptr;
     });
@@ -313,7 +341,7 @@ __global__ void __launch_bounds__(32 * kPortableKey.warps, 2)
 
     const long long stride = static_cast<long long>(p.kv_heads) * p.head_dim;
     const auto load_stationary = [&](SharedTile<kD> tile, const Bf16* source) {
-        load_rows<kD, kRows, kThreads>(tile, p.head_dim, [&](int row) -> const Bf16* {
+        RowCopy<kD, kRows, kThreads>().some(tile, p.head_dim, [&](int row) -> const Bf16* {
             return key + row < readable ? source + (key + row) * stride + kv_head * p.head_dim : nullptr;
         });
     };

@@ -30,17 +30,18 @@ __device__ __forceinline__ std::uint64_t descriptor(Operand lower) {
     return static_cast<std::uint64_t>(kOperandUpper) << 32 | lower;
 }
 
-__device__ __forceinline__ void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// No memory clobbers here: shared memory that threads read or write is ordered by the rings' barriers, and loads may move ahead of a wait.
+__device__ __forceinline__ void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;"); }
+__device__ __forceinline__ void multiply_commit() { asm volatile("wgmma.commit_group.sync.aligned;"); }
 template <int kPending>
 __device__ __forceinline__ void multiply_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending));
 }
 // Keeps the compiler from moving uses of these registers across a fence or a wait.
 template <int kN>
 __device__ __forceinline__ void pin(float (&acc)[kN][4]) {
 #pragma unroll
-    for (int n = 0; n < kN; ++n) asm volatile("" : "+f"(acc[n][0]), "+f"(acc[n][1]), "+f"(acc[n][2]), "+f"(acc[n][3])::"memory");
+    for (int n = 0; n < kN; ++n) asm volatile("" : "+f"(acc[n][0]), "+f"(acc[n][1]), "+f"(acc[n][2]), "+f"(acc[n][3]));
 }
 
 #define DFLASH_ACC4(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
