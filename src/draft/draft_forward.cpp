@@ -42,7 +42,7 @@ void fuse_features(const Context& context, const DraftSpec& spec, const DraftTen
 
 DraftStep::DraftStep(const DraftSpec& spec, const DraftStepSettings& settings, const Arena& arena)
     : impl_(new Impl{spec, settings, bind_step_views(spec, settings, arena)}) {
-    fill_rope_table(spec.rope_theta, spec.head_dim, RopeScalingLlama3{}, impl_->views.rope.cos, impl_->views.rope.sin);
+    fill_rope_table({.theta = spec.rope_theta, .rotary_dims = spec.head_dim}, impl_->views.rope.cos, impl_->views.rope.sin);
 }
 
 DraftStep::~DraftStep() = default;

@@ -117,7 +117,7 @@ DraftSession::DraftSession(const DraftModel& model, const DraftSessionSettings& 
     SessionViews& views = impl_->views;
     visit_session(model.spec, settings, views,
                   [&](const std::string& name, DType, const Shape&, Tensor& view) { view = arena.tensor("draft.session." + name); });
-    fill_rope_table(model.spec.rope_theta, model.spec.head_dim, RopeScalingLlama3{}, views.rope.cos, views.rope.sin);
+    fill_rope_table({.theta = model.spec.rope_theta, .rotary_dims = model.spec.head_dim}, views.rope.cos, views.rope.sin);
 }
 
 DraftSession::~DraftSession() = default;

@@ -5,6 +5,8 @@
 #include <numbers>
 #include <vector>
 
+#include "base/bf16.h"
+
 namespace dflash {
 
 namespace {
@@ -21,7 +23,12 @@ double llama3_frequency(double frequency, const RopeScalingLlama3& scaling) {
 
 }  // namespace
 
-void fill_rope_table(double theta, std::int64_t rotary_dims, const RopeScalingLlama3& scaling, const Tensor& cos, const Tensor& sin) {
+RopeFrequencies rope_frequencies(const TargetConfig& config) {
+    return {config.rope_theta, config.rotary_dims, config.rope_scaling, config.bf16_rope_frequencies};
+}
+
+void fill_rope_table(const RopeFrequencies& frequencies, const Tensor& cos, const Tensor& sin) {
+    const std::int64_t rotary_dims = frequencies.rotary_dims;
     const std::int64_t half = rotary_dims / 2;
     const std::int64_t positions = cos.rows();
     DFLASH_CHECK(rotary_dims > 0 && rotary_dims % 2 == 0, "{} rotary dimensions, expected an even number", rotary_dims);
@@ -29,8 +36,9 @@ void fill_rope_table(double theta, std::int64_t rotary_dims, const RopeScalingLl
                  cos.shape.to_string(), sin.shape.to_string(), half);
     std::vector<float> inv_freq(static_cast<std::size_t>(half));
     for (std::int64_t i = 0; i < half; ++i) {
-        const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotary_dims));
-        inv_freq[static_cast<std::size_t>(i)] = static_cast<float>(scaling.enabled ? llama3_frequency(frequency, scaling) : frequency);
+        const double plain = std::pow(frequencies.theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotary_dims));
+        const auto scaled = static_cast<float>(frequencies.scaling.enabled ? llama3_frequency(plain, frequencies.scaling) : plain);
+        inv_freq[static_cast<std::size_t>(i)] = frequencies.round_to_bf16 ? bf16_to_float(float_to_bf16(scaled)) : scaled;
     }
     float* c = cos.f32();
     float* s = sin.f32();

@@ -7,7 +7,15 @@
 
 namespace dflash {
 
+struct RopeFrequencies {
+    double theta = 0;
+    std::int64_t rotary_dims = 0;
+    RopeScalingLlama3 scaling = {};
+    bool round_to_bf16 = false;
+};
+RopeFrequencies rope_frequencies(const TargetConfig& config);
+
 // Fills cos, sin: f32 (positions, rotary_dims / 2).
-void fill_rope_table(double theta, std::int64_t rotary_dims, const RopeScalingLlama3& scaling, const Tensor& cos, const Tensor& sin);
+void fill_rope_table(const RopeFrequencies& frequencies, const Tensor& cos, const Tensor& sin);
 
 }  // namespace dflash

@@ -147,6 +147,12 @@ void read_rope(const Source& source, TargetConfig& config) {
                         source.where, factor, config.head_dim, config.rotary_dims);
     }
 
+    const std::string inv_freq_dtype = json_get_or<std::string>(nested, "inv_freq_dtype", "float32", source.where);
+    if (inv_freq_dtype != "float32" && inv_freq_dtype != "bfloat16") {
+        throw_bad_input("{}: rope_parameters.inv_freq_dtype is '{}'; it can be float32 or bfloat16", source.where,
+                        printable(inv_freq_dtype));
+    }
+    config.bf16_rope_frequencies = inv_freq_dtype == "bfloat16";
     const Json& scaling = source.has("rope_parameters") ? nested : object_at("rope_scaling");
     const char* type_key = scaling.contains("rope_type") ? "rope_type" : "type";  // "type" in old files
     const auto type = json_get_or<std::string>(scaling, type_key, "default", source.where);

@@ -31,6 +31,9 @@ struct TargetConfig {
     double rope_theta = 0;
     std::int64_t rotary_dims = 0;  // head_dim x partial_rotary_factor
     RopeScalingLlama3 rope_scaling;
+    // rope_parameters.inv_freq_dtype "bfloat16": the model is run by a stack that casts its rotary frequencies along with its weights
+    // (Module.to in PyTorch does), so features must be made with the same ones. Absent, or "float32": exact ones, as servers compute.
+    bool bf16_rope_frequencies = false;
     std::int64_t max_positions = 0;
     bool tied_head = false;
     std::vector<TargetLayerKind> layer_kinds;  // (T)

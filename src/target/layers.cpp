@@ -282,7 +282,7 @@ LayerScratch bind_layer_scratch(const TargetConfig& config, const LayerScratchNa
     s.mixer = bind("mixer");
     s.rope_cos = arena.tensor(names.rope + "cos");
     s.rope_sin = arena.tensor(names.rope + "sin");
-    fill_rope_table(config.rope_theta, config.rotary_dims, config.rope_scaling, s.rope_cos, s.rope_sin);
+    fill_rope_table(rope_frequencies(config), s.rope_cos, s.rope_sin);
     return s;
 }
 

@@ -49,7 +49,6 @@ class Decode : public ::testing::TestWithParam<const char*> {};
 TEST_P(Decode, PlainGreedyGivesTheGoldenTokens) {
     TinyDecoder tiny(GetParam(), {}, kSizes);
     const auto generator = tiny.make_generator();
-    testing::use_bf16_rotary_frequencies(tiny.target, *tiny.arena, "target_session.rope.");
     for (const GoldenText& text : golden_texts(GetParam())) {
         const GenerateResult result = generator->generate(tiny.context, text.prompt, greedy(64, tiny.target.end_tokens), false);
         EXPECT_EQ(result.output_ids, text.greedy);

@@ -7,6 +7,7 @@
 #include <numbers>
 #include <vector>
 
+#include "base/bf16.h"
 #include "support/close.h"
 #include "support/data.h"
 #include "support/errors.h"
@@ -21,7 +22,7 @@ struct Table {
 };
 Table make_table(std::int64_t positions, double theta, std::int64_t dims, const RopeScalingLlama3& scaling = {}) {
     Table table{testing::poisoned_f32({positions, dims / 2}), testing::poisoned_f32({positions, dims / 2})};
-    fill_rope_table(theta, dims, scaling, table.cos, table.sin);
+    fill_rope_table({theta, dims, scaling}, table.cos, table.sin);
     return table;
 }
 
@@ -48,6 +49,15 @@ TEST(RopeTable, FollowsTheDefinition) {
         EXPECT_EQ(table.cos.tensor().f32()[0], 1.0F);
         EXPECT_EQ(table.sin.tensor().f32()[0], 0.0F);
     }
+}
+
+TEST(RopeTable, RoundsFrequenciesWhereTheCheckpointSaysSo) {
+    std::vector<double> frequencies;
+    for (int i = 0; i < 8; ++i) frequencies.push_back(bf16_to_float(float_to_bf16(static_cast<float>(std::pow(1e4, -i / 8.0)))));
+    Table table{testing::poisoned_f32({100, 8}), testing::poisoned_f32({100, 8})};
+    fill_rope_table({.theta = 1e4, .rotary_dims = 16, .round_to_bf16 = true}, table.cos, table.sin);
+    EXPECT_TRUE(close(table.cos.tensor(), expected(100, frequencies, false), testing::kOpF32));
+    EXPECT_TRUE(close(table.sin.tensor(), expected(100, frequencies, true), testing::kOpF32));
 }
 
 // Three frequencies, one in each zone of the Llama 3 rule: o = 1000, low 1, high 4, so wavelengths 250 and 1000 are the borders.
@@ -79,8 +89,8 @@ TEST(RopeTable, Llama3ScalingKeepsBlendsAndStretches) {
 
 TEST(RopeTable, RefusesWrongShapes) {
     const HostBuffer table = testing::poisoned_f32({3, 4});
-    EXPECT_TRUE(testing::throws(ErrorKind::kFailed, [&] { fill_rope_table(1e4, 7, {}, table, table); }, {"even"}));
-    EXPECT_TRUE(testing::throws(ErrorKind::kFailed, [&] { fill_rope_table(1e4, 16, {}, table, table); }, {"(3, 4)"}));
+    EXPECT_TRUE(testing::throws(ErrorKind::kFailed, [&] { fill_rope_table({1e4, 7}, table, table); }, {"even"}));
+    EXPECT_TRUE(testing::throws(ErrorKind::kFailed, [&] { fill_rope_table({1e4, 16}, table, table); }, {"(3, 4)"}));
 }
 
 }  // namespace

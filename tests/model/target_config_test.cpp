@@ -46,6 +46,8 @@ TEST(TargetConfig, ReadsTheBundledTargets) {
     EXPECT_EQ(hybrid.layer_kinds[3], kFull);
     EXPECT_EQ(hybrid.conv_channels(), 512);
     EXPECT_FALSE(hybrid.sigmoid_output_gate);
+    EXPECT_TRUE(hybrid.bf16_rope_frequencies);
+    EXPECT_FALSE(read(testing::toy_qwen3().config).bf16_rope_frequencies);
 }
 
 TEST(TargetConfig, NestedAndFlatFilesGiveTheSame) {
@@ -180,6 +182,7 @@ TEST(TargetConfig, WhatIsNotBuiltIsRefusedByName) {
           Case{"layer_types", {"linear_attention", "sliding_attention", "full_attention", "full_attention"}, "sliding_attention"},
           Case{"layer_types", {"linear_attention"}, "1 layers"},
           Case{"rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e4}}, "'yarn'"},
+          Case{"rope_parameters", {{"inv_freq_dtype", "float8"}, {"rope_theta", 1e4}}, "'float8'"},
           Case{"rope_parameters", 3, "rope_parameters"},
           Case{"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.19}}, "rotary"},
           Case{"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 1e300}}, "rotary"},

@@ -3,14 +3,12 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/bf16.h"
 #include "data/packed_batch.h"
 #include "target/target_model.h"
 #include "target/target_session.h"
@@ -65,22 +63,6 @@ struct LoadedTarget {
     std::unique_ptr<TargetModel> model;
     std::unique_ptr<TargetSession> session;
 };
-
-// The goldens come from a model whose inverse rotary frequencies were rounded to bf16 when its weights were (transformers' buffer is cast
-// along by Module.to): their angle tables, in place of the exact ones.
-inline void use_bf16_rotary_frequencies(const TargetConfig& config, const Arena& arena, const std::string& prefix) {
-    const Tensor cos = arena.tensor(prefix + "cos"), sin = arena.tensor(prefix + "sin");
-    const std::int64_t half = config.rotary_dims / 2;
-    for (std::int64_t i = 0; i < half; ++i) {
-        const double exact = std::pow(config.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(config.rotary_dims));
-        const float rounded = bf16_to_float(float_to_bf16(static_cast<float>(exact)));
-        for (std::int64_t position = 0; position < cos.rows(); ++position) {
-            const float angle = static_cast<float>(position) * rounded;
-            cos.f32()[position * half + i] = std::cos(angle);
-            sin.f32()[position * half + i] = std::sin(angle);
-        }
-    }
-}
 
 // Columns of one tap as a tensor of their own.
 inline std::vector<float> tap_of(const Tensor& taps, std::int64_t index, std::int64_t hidden) {

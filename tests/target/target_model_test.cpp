@@ -86,7 +86,6 @@ TEST_P(Golden, EveryLayerAndTheArgmaxAgree) {
     for (int i = 0; i < 3; ++i) documents.push_back(integers(fmt::format("{}.input_ids", i)));
     const PackedBatch batch = packed_batch(documents);
     LoadedTarget target(folder, everything(folder, batch.tokens()), {});
-    use_bf16_rotary_frequencies(target.config, *target.arena, "target.rope.");
     const TargetFeatures features = target.model->forward(target.context, batch);
     const std::int64_t hidden = target.config.hidden;
     const HostBuffer logits = logits_of(target, features.final_state);

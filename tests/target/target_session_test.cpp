@@ -40,7 +40,6 @@ class Greedy : public ::testing::TestWithParam<std::string> {};
 TEST_P(Greedy, IdsEqualTheGolden) {
     const std::string folder = kFixtures + "/" + GetParam();
     LoadedTarget target(folder, {}, TargetSessionSettings{256, 128, 4, {}});
-    use_bf16_rotary_frequencies(target.config, *target.arena, "target_session.rope.");
     const Json golden = read_json_file(kFixtures + "/golden/greedy.json")[GetParam()];
     ASSERT_GT(golden.size(), 0U);
     for (const Json& entry : golden) {
