@@ -54,13 +54,14 @@ void write_optimizer(const std::string& path, const Optimizer& optimizer) {
     for (const Optimizer::State& state : optimizer.state()) {
         std::vector<std::int64_t> shape;
         for (int i = 0; i < state.weight.shape.rank(); ++i) shape.push_back(state.weight.shape[i]);
-        for (const char* part : {".master", ".m", ".v"}) declared.push_back({state.name + part, "F32", shape});
+        for (const char* part : {".master", ".m"}) declared.push_back({state.name + part, "F32", shape});
+        if (state.v.defined()) declared.push_back({state.name + ".v", "F32", shape});
     }
     SafetensorsWriter writer(path, declared);
     for (const Optimizer::State& state : optimizer.state()) {
         writer.write(state.name + ".master", state.weight);
         writer.write(state.name + ".m", state.m);
-        writer.write(state.name + ".v", state.v);
+        if (state.v.defined()) writer.write(state.name + ".v", state.v);
     }
     writer.finish();
 }
@@ -197,7 +198,7 @@ void load_checkpoint(const FoundCheckpoint& checkpoint, const Optimizer& optimiz
     for (const Optimizer::State& state : optimizer.state()) {
         load(state.name + ".master", state.weight);
         load(state.name + ".m", state.m);
-        load(state.name + ".v", state.v);
+        if (state.v.defined()) load(state.name + ".v", state.v);
     }
     file.drop_pages();
 }

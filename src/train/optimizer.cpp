@@ -2,6 +2,7 @@
 #include "train/optimizer.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/elementwise.h"
@@ -12,40 +13,75 @@ namespace {
 constexpr const char* kGradientPrefix = "draft.gradient";
 constexpr const char* kFirstMomentPrefix = "optimizer.m";
 constexpr const char* kSecondMomentPrefix = "optimizer.v";
+constexpr const char* kMuonX = "optimizer.muon.x";
+constexpr const char* kMuonNext = "optimizer.muon.next";
+constexpr const char* kMuonGram = "optimizer.muon.gram";
+constexpr const char* kMuonGramSquared = "optimizer.muon.gram_squared";
+
+std::string buffer_name(const char* prefix, const std::string& name) { return std::string(prefix) + "." + name; }
+
+std::vector<Shape> muon_matrices(const DraftSpec& spec, OptimizerKind kind) {
+    std::vector<Shape> matrices;
+    if (kind == OptimizerKind::kAdamW) return matrices;
+    for (const DraftTensorDecl& tensor : draft_tensor_table(spec)) {
+        if (tensor.shape.rank() == 2) matrices.push_back(tensor.shape);
+    }
+    return matrices;
+}
 
 }  // namespace
 
-std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, const std::function<Lifetime(const std::string&)>& gradient_lifetime,
-                                          Lifetime persistent) {
-    std::vector<BufferSpec> buffers = draft_tensor_buffers(spec, kGradientPrefix, Category::kGradients, persistent);
-    for (BufferSpec& buffer : buffers) buffer.lifetime = gradient_lifetime(buffer.name.substr(std::string(kGradientPrefix).size() + 1));
-    for (const char* prefix : {kFirstMomentPrefix, kSecondMomentPrefix}) {
-        const std::vector<BufferSpec> moments = draft_tensor_buffers(spec, prefix, Category::kMoments, persistent);
-        buffers.insert(buffers.end(), moments.begin(), moments.end());
+std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, OptimizerKind kind, const OptimizerLifetimes& lifetimes) {
+    std::vector<BufferSpec> buffers;
+    for (const DraftTensorDecl& tensor : draft_tensor_table(spec)) {
+        const auto add = [&](const char* prefix, Category category, Lifetime lifetime) {
+            buffers.push_back({buffer_name(prefix, tensor.name), DType::kF32, tensor.shape, category, lifetime});
+        };
+        add(kGradientPrefix, Category::kGradients, lifetimes.gradient(tensor.name));
+        add(kFirstMomentPrefix, Category::kMoments, lifetimes.persistent);
+        if (kind == OptimizerKind::kAdamW || tensor.shape.rank() != 2) add(kSecondMomentPrefix, Category::kMoments, lifetimes.persistent);
+    }
+    if (kind == OptimizerKind::kMuon) {
+        const MuonScratchSize size = muon_scratch_size(muon_matrices(spec, kind));
+        for (const auto& [name, elements] : {std::pair{kMuonX, size.matrix_elements}, std::pair{kMuonNext, size.matrix_elements},
+                                             std::pair{kMuonGram, size.gram_elements}, std::pair{kMuonGramSquared, size.gram_elements}}) {
+            buffers.push_back({name, DType::kF32, {elements}, Category::kWorkspace, lifetimes.update});
+        }
     }
     return buffers;
 }
+
+std::vector<LinearShape> optimizer_linears(const DraftSpec& spec, OptimizerKind kind) { return muon_linears(muon_matrices(spec, kind)); }
 
 Optimizer::Optimizer(const DraftSpec& spec, const DraftTensors& weights, const Arena& arena)
     : gradients_(bind_draft_tensors(spec, kGradientPrefix, arena)),
       named_weights_(named_tensors(weights)),
       named_gradients_(named_tensors(gradients_)) {
-    const std::vector<NamedTensor> m = named_tensors(bind_draft_tensors(spec, kFirstMomentPrefix, arena));
-    const std::vector<NamedTensor> v = named_tensors(bind_draft_tensors(spec, kSecondMomentPrefix, arena));
     for (std::size_t i = 0; i < named_weights_.size(); ++i) {
-        const NamedTensor& weight = named_weights_[i];
-        DFLASH_CHECK(weight.name == named_gradients_[i].name && weight.name == m[i].name && weight.name == v[i].name,
-                     "tensor order differs at '{}'", weight.name);
-        state_.push_back({weight.name, weight.tensor, m[i].tensor, v[i].tensor});
-        tensors_.push_back({weight.tensor, named_gradients_[i].tensor, m[i].tensor, v[i].tensor, 0.0F});
-        gradient_list_.push_back(named_gradients_[i].tensor);
+        const auto& [name, weight] = named_weights_[i];
+        const Tensor& gradient = named_gradients_[i].tensor;
+        DFLASH_CHECK(name == named_gradients_[i].name, "tensor order differs at '{}'", name);
+        const Tensor m = arena.tensor(buffer_name(kFirstMomentPrefix, name));
+        const std::string v_name = buffer_name(kSecondMomentPrefix, name);
+        const Tensor v = arena.has(v_name) ? arena.tensor(v_name) : Tensor{};
+        state_.push_back({name, weight, m, v});
+        gradient_list_.push_back(gradient);
+        if (v.defined()) {
+            adamw_tensors_.push_back({weight, gradient, m, v, 0.0F});
+        } else {
+            muon_matrices_.push_back(
+                {.weight = weight,
+                 .gradient = gradient,
+                 .momentum = m,
+                 .scratch = {arena.tensor(kMuonX), arena.tensor(kMuonNext), arena.tensor(kMuonGram), arena.tensor(kMuonGramSquared)}});
+        }
     }
 }
 
 void Optimizer::zero_moments(const Context& context) {
     for (const State& state : state_) {
         fill_zero(context, state.m);
-        fill_zero(context, state.v);
+        if (state.v.defined()) fill_zero(context, state.v);
     }
 }
 
@@ -57,7 +93,13 @@ double Optimizer::gradient_norm(const Context& context, double weight_sum) {
 void Optimizer::update(const Context& context, const OptimizerStep& step, double gradient_norm) {
     double scale = step.weight_sum == 0 ? 0.0 : 1.0 / step.weight_sum;
     if (step.max_grad_norm > 0 && gradient_norm > step.max_grad_norm) scale *= step.max_grad_norm / gradient_norm;
-    adamw_step(context, {.tensors = &tensors_, .lr = static_cast<float>(step.lr), .step = step.step, .grad_scale = scale});
+    const auto lr = static_cast<float>(step.lr);
+    adamw_step(context, {.tensors = &adamw_tensors_, .lr = lr, .step = step.step, .grad_scale = scale});
+    for (MuonParams& matrix : muon_matrices_) {
+        matrix.lr = lr;
+        matrix.grad_scale = scale;
+        muon_step(context, matrix);
+    }
 }
 
 }  // namespace dflash

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The drafter's optimizer: AdamW (beta 0.9 / 0.999, weight decay 0) over named tensors in a fixed order, with the gradient's norm and its
-// clipping. Gradients come in summed and un-normalised, over all micro-batches and ranks of the step; they are scaled once, here.
-// All memory is planned ("draft.gradient.*", "optimizer.m.*", "optimizer.v.*").
+// The drafter's optimizer over named tensors in a fixed order: AdamW (beta 0.9 / 0.999, weight decay 0) for all of them, or Muon for the
+// matrices and AdamW for the norms; with the gradient's norm and its clipping. Gradients come in summed and un-normalised, over all micro-batches and ranks of the step; they are scaled once, here.
+// All memory is planned ("draft.gradient.*", "optimizer.m.*", "optimizer.v.*", "optimizer.muon.*").
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,23 @@
 #include "draft/draft_weights.h"
 #include "kernels/adamw.h"
 #include "kernels/context.h"
+#include "kernels/muon.h"
 #include "tensor/arena.h"
 #include "tensor/plan.h"
 
 namespace dflash {
 
-// Moments, persistent; and gradients, each for the lifetime that `gradient_lifetime` gives its published name.
-std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, const std::function<Lifetime(const std::string&)>& gradient_lifetime,
-                                          Lifetime persistent);
+enum class OptimizerKind { kAdamW, kMuon };
+
+// When the optimizer's buffers live: gradients by published name, moments always, Muon's scratch during the update.
+struct OptimizerLifetimes {
+    std::function<Lifetime(const std::string&)> gradient;
+    Lifetime persistent;
+    Lifetime update;
+};
+std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, OptimizerKind kind, const OptimizerLifetimes& lifetimes);
+// Products that the update asks for: none with AdamW.
+std::vector<LinearShape> optimizer_linears(const DraftSpec& spec, OptimizerKind kind);
 
 struct OptimizerStep {
     double lr = 0;
@@ -30,16 +39,18 @@ struct OptimizerStep {
 
 class Optimizer {
 public:
-    // Views into the arena; `weights` are updated in place.
+    // Views into the arena, which says by what was planned whether a tensor has a second moment; `weights` are updated in place.
     Optimizer(const DraftSpec& spec, const DraftTensors& weights, const Arena& arena);
 
     const DraftTensors& gradients() const { return gradients_; }
     const std::vector<NamedTensor>& named_weights() const { return named_weights_; }
     const std::vector<NamedTensor>& named_gradients() const { return named_gradients_; }
-    // Weight, m and v by published name: what a checkpoint holds.
+    // What a checkpoint holds, by published name.
     struct State {
         std::string name;
-        Tensor weight, m, v;
+        Tensor weight;
+        Tensor m;
+        Tensor v;  // undefined for Muon's matrices
     };
     const std::vector<State>& state() const { return state_; }
 
@@ -52,7 +63,8 @@ private:
     DraftTensors gradients_;
     std::vector<NamedTensor> named_weights_, named_gradients_;
     std::vector<State> state_;
-    std::vector<AdamWTensor> tensors_;
+    std::vector<AdamWTensor> adamw_tensors_;
+    std::vector<MuonParams> muon_matrices_;
     std::vector<Tensor> gradient_list_;
 };
 

@@ -74,9 +74,10 @@ RunPlan make_run_plan(const TargetConfig& target, const DraftSpec& draft, const 
     const Device device;
     std::vector<BufferSpec> buffers = target_weight_buffers(target, run.target_part, persistent, run.target_layers);
     append(buffers, draft_tensor_buffers(draft, kDraftWeightPrefix, Category::kMaster, persistent));
-    append(buffers,
-           optimizer_buffers(
-               draft, [&](const std::string& name) { return gradient_lifetime(name, run.phases, settings.accumulate); }, persistent));
+    const OptimizerKind optimizer = settings.optimizer == "muon" ? OptimizerKind::kMuon : OptimizerKind::kAdamW;
+    const auto gradient = [&](const std::string& name) { return gradient_lifetime(name, run.phases, settings.accumulate); };
+    append(buffers, optimizer_buffers(draft, optimizer, {gradient, persistent, {run.phases.optimizer, run.phases.optimizer}}));
+    append(run.linears, optimizer_linears(draft, optimizer));
     for (BufferSpec& buffer : target_forward_buffers(target, run.target_forward, {target_phase, target_phase},
                                                      {target_phase, run.phases.context_backward}, persistent)) {
         // Stored features need the rows that they are read into, nothing else of the target's forward.

@@ -24,6 +24,7 @@ struct RunSettings {
     std::string loss = "ce", weighting = "dpace";
     double decay_gamma = 0, dpace_alpha = 0.5;
     std::int64_t loss_chunk = 1024;
+    std::string optimizer = "adamw";
     double lr = 6e-4, warmup_ratio = 0.04, max_grad_norm = 1;
     std::int64_t accumulate = 1;
     std::string recompute = "none", grad_dtype = "auto";
@@ -72,6 +73,7 @@ void visit_settings(Settings& s, Visitor&& visit) {
     visit("decay-gamma", kCurve, s.decay_gamma, "of --weighting decay; 0 = by the block size");
     visit("dpace-alpha", kCurve, s.dpace_alpha, "of --weighting dpace");
     visit("loss-chunk", kCurve, s.loss_chunk, "rows of logits at a time");
+    visit("optimizer", kCurve, s.optimizer, "adamw; or muon for the matrices: fewer steps, but each costs more in a wide drafter");
     visit("lr", kCurve, s.lr, "peak learning rate");
     visit("warmup-ratio", kCurve, s.warmup_ratio, "share of the steps over which the rate rises; then a cosine to 0");
     visit("max-grad-norm", kCurve, s.max_grad_norm, "gradients of a larger norm are scaled down to it; 0 = never");

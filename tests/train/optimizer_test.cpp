@@ -13,14 +13,15 @@ namespace dflash {
 namespace {
 
 struct Toy {
-    Toy() : target(testing::toy_target_config()), spec(testing::toy_draft_spec(target, 1)), plan(make()), arena(Device{}, plan) {
+    explicit Toy(OptimizerKind kind = OptimizerKind::kAdamW)
+        : target(testing::toy_target_config()), spec(testing::toy_draft_spec(target, 1)), plan(make(kind)), arena(Device{}, plan) {
         weights = bind_draft_tensors(spec, "draft.weight", arena);
         optimizer = std::make_unique<Optimizer>(spec, weights, arena);
         optimizer->zero_moments(context);
         initialise_draft(weights, 1);
     }
-    Plan make() const {
-        std::vector<BufferSpec> buffers = optimizer_buffers(spec, [](const std::string&) { return Lifetime{}; }, {});
+    Plan make(OptimizerKind kind) const {
+        std::vector<BufferSpec> buffers = optimizer_buffers(spec, kind, {[](const std::string&) { return Lifetime{}; }, {}, {}});
         const std::vector<BufferSpec> own = draft_tensor_buffers(spec, "draft.weight", Category::kMaster, {0, 0});
         buffers.insert(buffers.end(), own.begin(), own.end());
         return make_plan({"all"}, buffers);
@@ -90,6 +91,25 @@ TEST(Optimizer, NothingSupervisedIsAZeroGradient) {
     const std::vector<double> before = testing::to_double(toy.weights.fc);
     toy.optimizer->update(toy.context, {.lr = 1e-3, .weight_sum = 0.0, .max_grad_norm = 1, .step = 1}, 0.0);
     EXPECT_EQ(testing::to_double(toy.weights.fc), before);
+}
+
+// Muon's matrices have no second moment; norms keep AdamW's rule. Both scale the gradient once.
+TEST(Optimizer, MuonMovesMatricesAndLeavesNormsToAdamW) {
+    Toy muon(OptimizerKind::kMuon);
+    Toy adamw;
+    for (Toy* toy : {&muon, &adamw}) {
+        toy->set_gradients(2.0F);
+        toy->optimizer->update(toy->context, {.lr = 1e-3, .weight_sum = 4.0, .max_grad_norm = 0, .step = 1}, 1.0);
+    }
+    for (std::size_t i = 0; i < muon.optimizer->state().size(); ++i) {
+        const Optimizer::State& state = muon.optimizer->state()[i];
+        const Optimizer::State& other = adamw.optimizer->state()[i];
+        EXPECT_EQ(state.v.defined(), state.weight.shape.rank() == 1) << state.name;
+        const bool same = std::equal(state.weight.f32(), state.weight.f32() + state.weight.elements(), other.weight.f32());
+        EXPECT_EQ(same, state.weight.shape.rank() == 1) << state.name;
+        const std::vector<double> momentum(static_cast<std::size_t>(state.m.elements()), state.weight.shape.rank() == 1 ? 0.05 : 0.5);
+        EXPECT_TRUE(testing::close(state.m, momentum, testing::kOpF32)) << state.name;
+    }
 }
 
 }  // namespace
