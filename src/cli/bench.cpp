@@ -94,6 +94,7 @@ int run_bench_step(const StepFlags& flags) {
 void add_bench_command(CLI::App& app, Run& run) {
     CLI::App* command = app.add_subcommand("bench", "measures time, memory and share of the machine's own ceiling");
     command->require_subcommand(1);
+    command->footer("Example:\n  dflash bench step --device cpu --shape cpu-1024 --json");
     CLI::App* step = command->add_subcommand("step", "one optimizer step of a drafter on random features");
     step->footer("Example:\n  dflash bench step --device cpu --shape cpu-1024 --json");
     const auto flags = std::make_shared<StepFlags>();
