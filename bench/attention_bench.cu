@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Times the fused anchor attention on the training shapes, forward and backward, next to the device's own matrix ceiling:
-//   attention_bench [--json] [--portable] [--once]
+//   attention_bench [--json [--anchors]] [--portable] [--once]
+// --anchors adds each case's mask to its line, for a comparison on the same one.
 // --once launches each kernel a single time and measures no ceiling: for a profiler.
 // bf16, sorted anchors drawn uniformly, 20 launches after 5 and the median of them, CUDA events; the device rests before each measurement, so
 // that every kernel is timed cold and none in the heat of another. TFLOP/s count unmasked pairs only: 4 D a
@@ -156,7 +157,13 @@ Anchors draw(const Case& c) {
     return a;
 }
 
-void run_case(const Case& c, bool portable_back_end, double ceiling, bool json) {
+void print_list(const char* name, const std::vector<int>& values) {
+    std::printf(", \"%s\": [", name);
+    for (std::size_t i = 0; i < values.size(); ++i) std::printf("%s%d", i > 0 ? ", " : "", values[i]);
+    std::printf("]");
+}
+
+void run_case(const Case& c, bool portable_back_end, double ceiling, bool json, bool print_anchors) {
     const Anchors anchors = draw(c);
     const std::size_t tokens = static_cast<std::size_t>(c.anchors) * kBlock;
     const std::size_t queries = tokens * kHeads * kHeadDim, keys = tokens * kKvHeads * kHeadDim;
@@ -210,11 +217,16 @@ void run_case(const Case& c, bool portable_back_end, double ceiling, bool json) 
     const double extra_gb = 2.0 * static_cast<double>(tokens) * kHeads * sizeof(float) / 1e9;
     const char* back_end = portable_back_end ? "portable" : "hopper";
     if (json) {
-        std::printf(
-            "{\"case\": \"%s\", \"back_end\": \"%s\", \"pairs\": %.0f, \"forward_ms\": %.4f, \"backward_ms\": %.4f, \"forward_tflops\": "
-            "%.1f, "
-            "\"backward_tflops\": %.1f, \"ceiling_tflops\": %.1f, \"extra_gb\": %.4f}\n",
-            c.name, back_end, anchors.pairs, forward, backward, forward_tflops, backward_tflops, ceiling, extra_gb);
+        std::printf("{\"case\": \"%s\", \"back_end\": \"%s\", \"context\": %d, \"window\": %d, \"pairs\": %.0f, ", c.name, back_end,
+                    c.context, c.window, anchors.pairs);
+        std::printf("\"forward_ms\": %.4f, \"backward_ms\": %.4f, \"forward_tflops\": %.1f, \"backward_tflops\": %.1f, ", forward, backward,
+                    forward_tflops, backward_tflops);
+        std::printf("\"ceiling_tflops\": %.1f, \"extra_gb\": %.4f", ceiling, extra_gb);
+        if (print_anchors) {
+            print_list("begin", anchors.begin);
+            print_list("anchor", anchors.anchor);
+        }
+        std::printf("}\n");
     } else {
         std::printf("%-40s %-8s %6.2fM | %7.3f ms %4.0f TFLOP/s %3.0f %% | %7.3f ms %4.0f TFLOP/s %3.0f %% | %.4f GB\n", c.name, back_end,
                     anchors.pairs / 1e6, forward, forward_tflops, 100 * forward_tflops / ceiling, backward, backward_tflops,
@@ -227,11 +239,12 @@ void run_case(const Case& c, bool portable_back_end, double ceiling, bool json) 
 }  // namespace
 
 int main(int argc, char** argv) {
-    bool json = false, portable_only = false, once = false;
+    bool json = false, print_anchors = false, portable_only = false, once = false;
     for (int i = 1; i < argc; ++i) {
         json |= std::strcmp(argv[i], "--json") == 0;
         portable_only |= std::strcmp(argv[i], "--portable") == 0;
         once |= std::strcmp(argv[i], "--once") == 0;
+        print_anchors |= std::strcmp(argv[i], "--anchors") == 0;
     }
     if (once) {
         warm_up = 0;
@@ -249,9 +262,9 @@ int main(int argc, char** argv) {
         }
         const bool hopper_device = 10 * properties.major + properties.minor == 90;
         for (const Case& c : kCases) {
-            if (hopper_device && !portable_only) run_case(c, false, ceiling, json);
+            if (hopper_device && !portable_only) run_case(c, false, ceiling, json, print_anchors);
         }
-        for (const Case& c : kCases) run_case(c, true, ceiling, json);
+        for (const Case& c : kCases) run_case(c, true, ceiling, json, print_anchors);
     } catch (const std::exception& error) {
         std::fprintf(stderr, "%s\n", error.what());
         return 1;

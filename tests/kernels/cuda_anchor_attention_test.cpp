@@ -92,7 +92,8 @@ ref::AnchorAttentionShape make_shape(const Case& c) {
     std::vector<int> anchors = c.anchors;
     if (anchors.empty()) {
         Philox rng(c.name.size() + static_cast<std::size_t>(s.context), 5);
-        for (int i = 0; i < c.random_anchors; ++i) anchors.push_back(static_cast<int>(rng.next_below(static_cast<std::uint64_t>(s.context))));
+        for (int i = 0; i < c.random_anchors; ++i)
+            anchors.push_back(static_cast<int>(rng.next_below(static_cast<std::uint64_t>(s.context))));
     }
     if (c.sorted) std::sort(anchors.begin(), anchors.end());
     for (const int anchor : anchors) {
@@ -164,8 +165,11 @@ Results plain_bf16(Problem& p) {
     ref::anchor_attention_forward(s, p.in, p.scale, r.out, r.lse);
     const std::vector<double> exact_out = r.out;
     std::fill(r.out.begin(), r.out.end(), 0.0);
-    for (auto [to, from] : {std::pair{&r.d_in.q, &p.in.q}, {&r.d_in.k_context, &p.in.k_context}, {&r.d_in.v_context, &p.in.v_context},
-                            {&r.d_in.k_block, &p.in.k_block}, {&r.d_in.v_block, &p.in.v_block}}) {
+    for (auto [to, from] : {std::pair{&r.d_in.q, &p.in.q},
+                            {&r.d_in.k_context, &p.in.k_context},
+                            {&r.d_in.v_context, &p.in.v_context},
+                            {&r.d_in.k_block, &p.in.k_block},
+                            {&r.d_in.v_block, &p.in.v_block}}) {
         to->assign(from->size(), 0.0);
     }
     std::vector<double> weights;
@@ -256,16 +260,16 @@ private:
         const Shape context{s.context, s.kv_heads, s.head_dim};
         const auto tensor = [&](const DeviceBytes& b, DType dtype, const Shape& shape) { return Tensor{b.data(), dtype, shape, device}; };
         const auto bf16 = [&](const DeviceBytes& b, const Shape& shape) { return tensor(b, DType::kBF16, shape); };
-        const AnchorAttentionMask mask{tensor(begin_, DType::kI32, {s.blocks}), tensor(anchor_, DType::kI32, {s.blocks}), s.live, s.width,
-                                       s.window, s.causal_block};
+        const AnchorAttentionMask mask{
+            tensor(begin_, DType::kI32, {s.blocks}), tensor(anchor_, DType::kI32, {s.blocks}), s.live, s.width, s.window, s.causal_block};
         const Tensor lse = tensor(lse_, DType::kF32, {s.blocks * s.width, s.heads});
         const Tensor delta = tensor(delta_, DType::kF32, {s.blocks * s.width, s.heads});
         const auto scale = static_cast<float>(p.scale);
         const Stream stream{device, nullptr};
-        cuda::launch_anchor_attention_forward(stream,
-                                              {bf16(q_, query), bf16(kc_, context), bf16(vc_, context), bf16(kb_, key), bf16(vb_, key), mask,
-                                               scale, bf16(out_, query), lse},
-                                              backend, multiprocessors);
+        cuda::launch_anchor_attention_forward(
+            stream,
+            {bf16(q_, query), bf16(kc_, context), bf16(vc_, context), bf16(kb_, key), bf16(vb_, key), mask, scale, bf16(out_, query), lse},
+            backend, multiprocessors);
         cuda::launch_anchor_attention_backward(
             stream,
             {bf16(d_out_, query), bf16(q_, query), bf16(kc_, context), bf16(vc_, context), bf16(kb_, key), bf16(vb_, key), mask, scale,
@@ -345,7 +349,8 @@ TEST_P(CudaAnchorAttention, MatchesTheReferenceAndItself) {
     const Results expected = reference(p);
     const Results plain = plain_bf16(p);
     expect_like_plain(got.out, plain.out, expected.out, "out");
-    if (!expected.lse.empty()) EXPECT_TRUE(close(std::span<const double>(got.lse), std::span<const double>(expected.lse), kModelF32)) << "lse";
+    if (!expected.lse.empty())
+        EXPECT_TRUE(close(std::span<const double>(got.lse), std::span<const double>(expected.lse), kModelF32)) << "lse";
     expect_like_plain(got.d_in.q, plain.d_in.q, expected.d_in.q, "d_q");
     expect_like_plain(got.d_in.k_context, plain.d_in.k_context, expected.d_in.k_context, "d_k_context");
     expect_like_plain(got.d_in.v_context, plain.d_in.v_context, expected.d_in.v_context, "d_v_context");
@@ -360,7 +365,8 @@ TEST_P(CudaAnchorAttention, MatchesTheReferenceAndItself) {
 
     const DeviceRun again(p, backend, c.multiprocessors);
     for (std::size_t i = 0; i < run.outputs().size(); ++i) {
-        EXPECT_EQ(run.outputs()[i]->download<std::uint8_t>(), again.outputs()[i]->download<std::uint8_t>()) << "two runs differ in output " << i;
+        EXPECT_EQ(run.outputs()[i]->download<std::uint8_t>(), again.outputs()[i]->download<std::uint8_t>())
+            << "two runs differ in output " << i;
     }
 }
 

@@ -41,15 +41,15 @@ struct AnchorAttentionForwardArgs {
 struct AnchorAttentionBackwardArgs {
     AnchorAttentionShape shape;
     AnchorAttentionInputs in;
-    const Bf16Bits* d_out;   // (A*W, H, D)
-    const Bf16Bits* out;     // (A*W, H, D)
-    const float* lse;        // (A*W, H)
-    float* delta;            // (A*W, H), =, row sums of d_out * out
-    Bf16Bits* d_q;           // (A*W, H, D), =
-    Bf16Bits* d_k_context;   // (S, G, D), =
-    Bf16Bits* d_v_context;   // (S, G, D), =
-    Bf16Bits* d_k_block;     // (A*W, G, D), =
-    Bf16Bits* d_v_block;     // (A*W, G, D), =
+    const Bf16Bits* d_out;  // (A*W, H, D)
+    const Bf16Bits* out;    // (A*W, H, D)
+    const float* lse;       // (A*W, H)
+    float* delta;           // (A*W, H), =, row sums of d_out * out
+    Bf16Bits* d_q;          // (A*W, H, D), =
+    Bf16Bits* d_k_context;  // (S, G, D), =
+    Bf16Bits* d_v_context;  // (S, G, D), =
+    Bf16Bits* d_k_block;    // (A*W, G, D), =
+    Bf16Bits* d_v_block;    // (A*W, G, D), =
 };
 
 // Queue the work on `stream` (a cudaStream_t). A shape that the back end has no kernel for must not reach it.

@@ -37,7 +37,6 @@ constexpr int kForwardQueryStages = 2;
 template <int kD>
 using ForwardShared = QueryShared<kD, 1, kForwardQueryStages>;
 
-
 __device__ __forceinline__ SeenBits seen_in_tile(const RowBounds* rows, int row, const KeyTile& t) {
     const RowBounds bounds[2] = {rows[row], rows[row + 8]};
     return seen_by_rows<kKeys / 8>(bounds, t, threadIdx.x % 32);
@@ -118,7 +117,7 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
                 release(shared.vs, v_at.stage);
                 v_at.advance();
                 pack_fragments(s, packed);
-                rescale_rows(o, rescale);
+                rescale_changed_rows(o, rescale);
             }
             release(shared.queries, query_at.stage);
             query_at.advance();
@@ -262,8 +261,9 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
 }
 
 template <int kD>
-__global__ void __launch_bounds__(kHopperThreads, 1) query_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p,
-                                                                  const float* lse, const float* delta, Bf16* d_q) {
+__global__ void __launch_bounds__(kHopperThreads, 1)
+    query_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p, const float* lse, const float* delta,
+                 Bf16* d_q) {
     extern __shared__ unsigned char raw[];
     auto& shared = aligned_shared<BackwardQueryShared<kD>>(raw);
     init_query_shared<kD>(p, shared);
@@ -286,20 +286,20 @@ constexpr int kKeyProducerRegisters = 24;
 constexpr int kKeyConsumerRegisters = 240;  // dK, dV, scores and their gradients leave no room
 
 struct KeyItem {
-    int kv_head;  // -1: no more items
-    int key;      // first row
-    int own;      // block keys, not context rows
-    int unit;     // first unit that the item reads
-    int units;    // how many
+    int kv_head;                      // -1: no more items
+    int key;                          // first row
+    int own;                          // block keys, not context rows
+    int unit;                         // first unit that the item reads
+    int units;                        // how many
     int first[kUnits], last[kUnits];  // those that each half of the keys is seen by, [first, last)
 };
 
 // What the consumers need to know of a unit's rows, the columns of their products.
 struct alignas(16) UnitColumns {
-    int2 bounds[kUnit];   // keys that each sees
-    float lse2[kUnit];    // log-sum-exp in base 2
+    int2 bounds[kUnit];  // keys that each sees
+    float lse2[kUnit];   // log-sum-exp in base 2
     float delta[kUnit];
-    int2 full[2];         // keys that all of the first and of the second half see
+    int2 full[2];  // keys that all of the first and of the second half see
     __device__ __forceinline__ bool covers(int begin, int end) const {
         const int4 f = *reinterpret_cast<const int4*>(full);
         return max(f.x, f.z) <= begin && min(f.y, f.w) >= end;
@@ -688,7 +688,8 @@ Maps make_maps(const AnchorAttentionShape& s, const AnchorAttentionInputs& in, c
                        make_map(context, s.context_rows, s.kv_heads, s.head_dim, kFold, 1, block),
                        make_map(block, s.live_tokens, s.kv_heads, s.head_dim, kFold, 1, block)};
     };
-    return {query_map(in.q), query_map(d_out == nullptr ? in.q : d_out), key_maps(in.k_context, in.k_block), key_maps(in.v_context, in.v_block)};
+    return {query_map(in.q), query_map(d_out == nullptr ? in.q : d_out), key_maps(in.k_context, in.k_block),
+            key_maps(in.v_context, in.v_block)};
 }
 
 int divide_up(int a, int b) { return (a + b - 1) / b; }
@@ -710,15 +711,15 @@ int key_items(const AnchorAttentionShape& s) { return (divide_up(s.context_rows,
 template <int kD>
 void forward_dim(const AnchorAttentionForwardArgs& a, void* stream) {
     const int items = query_items(a.shape);
-    launch<ForwardShared<kD>>("anchor attention forward (Hopper)", forward_kernel<kD>, items, a.shape.multiprocessors, stream, make_maps(a.shape, a.in, nullptr),
-                              make_problem(a.shape, a.in, items), a.out, a.lse);
+    launch<ForwardShared<kD>>("anchor attention forward (Hopper)", forward_kernel<kD>, items, a.shape.multiprocessors, stream,
+                              make_maps(a.shape, a.in, nullptr), make_problem(a.shape, a.in, items), a.out, a.lse);
 }
 
 template <int kD>
 void backward_dim(const AnchorAttentionBackwardArgs& a, void* stream) {
     const Maps maps = make_maps(a.shape, a.in, a.d_out);
-    launch<BackwardQueryShared<kD>>("anchor attention dQ (Hopper)", query_kernel<kD>, query_items(a.shape), a.shape.multiprocessors, stream, maps,
-                                    make_problem(a.shape, a.in, query_items(a.shape)), a.lse, a.delta, a.d_q);
+    launch<BackwardQueryShared<kD>>("anchor attention dQ (Hopper)", query_kernel<kD>, query_items(a.shape), a.shape.multiprocessors, stream,
+                                    maps, make_problem(a.shape, a.in, query_items(a.shape)), a.lse, a.delta, a.d_q);
     launch<KeyShared<kD>>("anchor attention dK, dV (Hopper)", key_kernel<kD>, key_items(a.shape), a.shape.multiprocessors, stream, maps,
                           make_problem(a.shape, a.in, key_items(a.shape)), a.lse, a.delta,
                           KeyGradients{a.d_k_context, a.d_v_context, a.d_k_block, a.d_v_block});

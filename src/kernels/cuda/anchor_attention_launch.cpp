@@ -59,11 +59,13 @@ void clear(const Stream& stream, const Tensor& tensor) {
 AttentionKernel choose_attention_kernel(int compute_capability, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
                                         std::int64_t block_size) {
     const std::int64_t group = kv_heads > 0 && heads % kv_heads == 0 ? heads / kv_heads : 0;
-    const bool fused = group >= 1 && group <= 8 && head_dim >= 8 && head_dim <= 128 && head_dim % 8 == 0 && block_size >= 1 && block_size <= 64;
+    const bool fused =
+        group >= 1 && group <= 8 && head_dim >= 8 && head_dim <= 128 && head_dim % 8 == 0 && block_size >= 1 && block_size <= 64;
     if (!fused) {
-        throw_bad_input("no fused anchor attention for {} heads over {} kv heads of {}, blocks of {}: there are kernels for 1 to 8 heads a kv "
-                        "head, head dims that are multiples of 8 up to 128, and blocks of 1 to 64",
-                        heads, kv_heads, head_dim, block_size);
+        throw_bad_input(
+            "no fused anchor attention for {} heads over {} kv heads of {}, blocks of {}: there are kernels for 1 to 8 heads a kv "
+            "head, head dims that are multiples of 8 up to 128, and blocks of 1 to 64",
+            heads, kv_heads, head_dim, block_size);
     }
     if (compute_capability < kOldestCapability) {
         throw_bad_input("no fused anchor attention for compute capability {}.{}: 8.0 or later is needed", compute_capability / 10,
@@ -88,13 +90,13 @@ void launch_anchor_attention_forward(const Stream& stream, const AnchorAttention
         clear(stream, p.lse);
         return;
     }
-    const AnchorAttentionForwardArgs args{make_shape(p.q, p.k_context, p.mask, p.scale, multiprocessors), make_inputs(p), bf16_pointer(p.out, "out"),
-                                          f32_pointer(p.lse, "lse")};
+    const AnchorAttentionForwardArgs args{make_shape(p.q, p.k_context, p.mask, p.scale, multiprocessors), make_inputs(p),
+                                          bf16_pointer(p.out, "out"), f32_pointer(p.lse, "lse")};
     backend == AttentionBackend::kHopper ? hopper::forward(args, stream.handle) : portable::forward(args, stream.handle);
 }
 
 void launch_anchor_attention_backward(const Stream& stream, const AnchorAttentionBackwardParams& p, AttentionBackend backend,
-                                     int multiprocessors) {
+                                      int multiprocessors) {
     if (p.mask.num_live == 0) {
         for (const Tensor* output : {&p.delta, &p.d_q, &p.d_k_context, &p.d_v_context, &p.d_k_block, &p.d_v_block}) clear(stream, *output);
         return;

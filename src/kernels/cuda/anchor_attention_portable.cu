@@ -115,7 +115,8 @@ __device__ __forceinline__ void load_queries(SharedTile<kD> tile, const Problem&
     const RowCopy<kD, kRows, kThreads> copy;
     if (copy.kStep % p.group == 0 && token + kRows / p.group <= p.mask.live_tokens) {  // a thread's rows have one head
         const QueryRow first(p, token, copy.row, kv_head, kRows);
-        copy.all(tile, p.head_dim, source + first.index(p) * p.head_dim, static_cast<long long>(copy.kStep / p.group) * p.heads * p.head_dim);
+        copy.all(tile, p.head_dim, source + first.index(p) * p.head_dim,
+                 static_cast<long long>(copy.kStep / p.group) * p.heads * p.head_dim);
         return;
     }
     copy.some(tile, p.head_dim, [&](int row) -> const Bf16* {
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(32 * kPortableForward.warps, kPortableForward.
         }
         float rescale[2];
         softmax.step(s, scale2, rescale);
-        rescale_rows(o, rescale);
+        rescale_changed_rows(o, rescale);
         std::uint32_t packed[kN][2];
         pack_fragments(s, packed);
         multiply_columns<kD>(o, packed, v_tile(i), lane);
@@ -307,7 +308,7 @@ __global__ void __launch_bounds__(32 * kPortableKey.warps, 2)
     constexpr PortableTile kTile = kPortableKey;
     constexpr int kThreads = 32 * kTile.warps;
     constexpr int kRows = 16 * kTile.warps;  // keys
-    constexpr int kWidth = kTile.width;  // query rows of a moving tile
+    constexpr int kWidth = kTile.width;      // query rows of a moving tile
     constexpr int kN = kWidth / 8;
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ __align__(16) int2 bounds[kTile.stages][kWidth];
@@ -325,8 +326,8 @@ __global__ void __launch_bounds__(32 * kPortableKey.warps, 2)
     const int kv_head = blockIdx.x;
     const bool own = static_cast<int>(blockIdx.y) >= context_tiles;
     const int key = (static_cast<int>(blockIdx.y) - (own ? context_tiles : 0)) * kRows;
-    const int keys = own ? p.tokens : p.context_rows;       // rows that exist
-    const int readable = own ? p.mask.live_tokens : keys;   // rows that may be read
+    const int keys = own ? p.tokens : p.context_rows;      // rows that exist
+    const int readable = own ? p.mask.live_tokens : keys;  // rows that may be read
     const int tile_tokens = kWidth / p.group;
 
     int2 range;
@@ -358,7 +359,8 @@ __global__ void __launch_bounds__(32 * kPortableKey.warps, 2)
                 const QueryRow r(p, token, column, kv_head, kWidth);
                 const RowBounds b = query_bounds(p.mask, r);
                 bounds[i % kTile.stages][column] = own ? make_int2(b.own_lo, b.own_hi) : make_int2(b.lo, b.hi);
-                sums[i % kTile.stages][column] = r.live ? make_float2(lse[r.index(p)] * kLog2E, delta[r.index(p)]) : make_float2(0.0F, 0.0F);
+                sums[i % kTile.stages][column] =
+                    r.live ? make_float2(lse[r.index(p)] * kLog2E, delta[r.index(p)]) : make_float2(0.0F, 0.0F);
             }
         }
         copy_async_commit();

@@ -15,8 +15,8 @@ __device__ __forceinline__ float dot_pair(unsigned a, unsigned b) {
     return fmaf(__uint_as_float(a & 0xffff0000U), __uint_as_float(b & 0xffff0000U), low);
 }
 
-__global__ void __launch_bounds__(kThreads) row_sums_kernel(const Bf16Bits* d_out, const Bf16Bits* out, float* delta, long long rows,
-                                                            long long live_rows, int head_dim) {
+__global__ void __launch_bounds__(kThreads)
+    row_sums_kernel(const Bf16Bits* d_out, const Bf16Bits* out, float* delta, long long rows, long long live_rows, int head_dim) {
     const long long row = (static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x) / kRowThreads;
     const int column = 8 * (threadIdx.x % kRowThreads);
     float sum = 0.0F;

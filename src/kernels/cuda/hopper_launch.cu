@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include "kernels/cuda/hopper_launch.h"
-
 #include <atomic>
 #include <string>
+
+#include "kernels/cuda/hopper_launch.h"
 
 namespace dflash::cuda::hopper {
 
@@ -31,18 +31,18 @@ EncodeTiled encode_function() {
 
 CUtensorMap make_map(const Bf16Bits* data, int rows, int heads, int head_dim, int box_rows, int box_heads, const Bf16Bits* stand_in) {
     const bool empty = rows == 0;
-    const cuuint64_t dims[3] = {static_cast<cuuint64_t>(head_dim), static_cast<cuuint64_t>(heads), static_cast<cuuint64_t>(empty ? 1 : rows)};
+    const cuuint64_t dims[3] = {static_cast<cuuint64_t>(head_dim), static_cast<cuuint64_t>(heads),
+                                static_cast<cuuint64_t>(empty ? 1 : rows)};
     const cuuint64_t strides[2] = {dims[0] * 2, dims[0] * dims[1] * 2};
     const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_heads), static_cast<cuuint32_t>(box_rows)};
     const cuuint32_t steps[3] = {1, 1, 1};
     CUtensorMap map;
-    const CUresult status =
-        encode_function()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<Bf16Bits*>(empty ? stand_in : data), dims, strides, box, steps,
-                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult status = encode_function()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<Bf16Bits*>(empty ? stand_in : data),
+                                              dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (status != CUDA_SUCCESS) {
-        throw_cuda("no tensor map over (" + std::to_string(rows) + ", " + std::to_string(heads) + ", " +
-                                 std::to_string(head_dim) + "): error " + std::to_string(static_cast<int>(status)));
+        throw_cuda("no tensor map over (" + std::to_string(rows) + ", " + std::to_string(heads) + ", " + std::to_string(head_dim) +
+                   "): error " + std::to_string(static_cast<int>(status)));
     }
     return map;
 }

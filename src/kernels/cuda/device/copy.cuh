@@ -60,9 +60,7 @@ __device__ __forceinline__ void prefetch_map(const void* map) { asm volatile("pr
 
 // ---- named barriers of part of a CTA; 0 is __syncthreads ----
 __device__ __forceinline__ void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-__device__ __forceinline__ void named_arrive(int id, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
+__device__ __forceinline__ void named_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 // Registers a thread of this warpgroup may use from here on (sm_90a).
 template <int kRegisters>

@@ -27,14 +27,14 @@ constexpr int kColumnsWarp = kConsumerWarps + 2;  // dK, dV; two of them
 constexpr int kHopperThreads = kConsumerThreads + 128;
 constexpr int kProducerRegisters = 40;
 constexpr int kConsumerRegisters = 232;  // (2 x 232 + 40) x 128 of 65,536
-constexpr int kOrderBarrier = 1;  // named barriers 1 and 2
+constexpr int kOrderBarrier = 1;         // named barriers 1 and 2
 
 constexpr int kKeyPanelBytes = kKeys * kPanelRowBytes;
 constexpr int kUnitPanelBytes = kUnit * kPanelRowBytes;
 template <int kD>
-constexpr int kKeyTileBytes = kKeys * kD * 2;
+constexpr int kKeyTileBytes = kKeys* kD * 2;
 template <int kD>
-constexpr int kUnitBytes = kUnit * kD * 2;
+constexpr int kUnitBytes = kUnit* kD * 2;
 
 struct HopperProblem {
     AnchorMask mask;
@@ -213,7 +213,8 @@ __device__ __forceinline__ void plan_query_items(const HopperProblem& p, QuerySh
             const UnitRow row(p, token + 32 * i / kUnit * p.unit_tokens, (32 * i + lane) % kUnit, kv_head);
             const bool live = row.live(p);
             rows[i] = live ? row_bounds(p.mask, row.token) : RowBounds{0, 0, 0, 0};
-            if (kOperands == 2) sums[i] = live ? make_float2(lse[row.index(p)] * 1.44269504088896341F, delta[row.index(p)]) : make_float2(0.0F, 0.0F);
+            if (kOperands == 2)
+                sums[i] = live ? make_float2(lse[row.index(p)] * 1.44269504088896341F, delta[row.index(p)]) : make_float2(0.0F, 0.0F);
         }
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i) {
@@ -251,8 +252,8 @@ __device__ __forceinline__ void load_query_items(const HopperProblem& p, QuerySh
         barrier_arrive_expect(barrier, kOperands * kUnits * unit_bytes(p, kD));
         for (int operand = 0; operand < kOperands; ++operand) {
             for (int unit = 0; unit < kUnits; ++unit) {
-                load_unit<kD>(shared.query[query_at.stage][operand] + unit * kUnitBytes<kD>, maps.query[operand], barrier, kv_head * p.group,
-                              token + unit * p.unit_tokens);
+                load_unit<kD>(shared.query[query_at.stage][operand] + unit * kUnitBytes<kD>, maps.query[operand], barrier,
+                              kv_head * p.group, token + unit * p.unit_tokens);
             }
         }
         query_at.advance();

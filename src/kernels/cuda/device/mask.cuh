@@ -85,7 +85,8 @@ struct KeyPlan {
     int tiles;      // all of them; 0 for dead tokens
 
     __device__ __forceinline__ KeyTile tile(int i) const {
-        if (own_tiles > 0) return i < own_tiles ? KeyTile{0, 0, own_lo + i * kWidth} : KeyTile{span.lo + (i - own_tiles) * kWidth, kWidth, 0};
+        if (own_tiles > 0)
+            return i < own_tiles ? KeyTile{0, 0, own_lo + i * kWidth} : KeyTile{span.lo + (i - own_tiles) * kWidth, kWidth, 0};
         return i > 0 ? KeyTile{span.lo + (i - 1) * kWidth, kWidth, 0} : KeyTile{span.lo + (tiles - 1) * kWidth, kWidth - kFold, own_lo};
     }
     // Every live row sees every column.

@@ -84,6 +84,12 @@ __device__ __forceinline__ void rescale_rows(float (&acc)[kN][4], const float (&
     }
 }
 
+// The same, left out where no row of the warp has a new maximum: most tiles of a long prefix.
+template <int kN>
+__device__ __forceinline__ void rescale_changed_rows(float (&acc)[kN][4], const float (&factor)[2]) {
+    if (__any_sync(0xffffffffU, factor[0] != 1.0F || factor[1] != 1.0F)) rescale_rows(acc, factor);
+}
+
 template <int kN>
 __device__ __forceinline__ void fill_zero(float (&acc)[kN][4]) {
 #pragma unroll
@@ -93,7 +99,8 @@ __device__ __forceinline__ void fill_zero(float (&acc)[kN][4]) {
 // Writes the thread's share of two rows as bf16. The four threads of a quad hold two columns of each 8; they exchange them, so that each
 // writes 16 bytes. rows[h] is null for a row that is not written; zeros are written unless keep[h]. All lanes of the warp must call.
 template <int kN>
-__device__ __forceinline__ void store_rows(const float (&acc)[kN][4], Bf16* const (&rows)[2], const bool (&keep)[2], int head_dim, int lane) {
+__device__ __forceinline__ void store_rows(const float (&acc)[kN][4], Bf16* const (&rows)[2], const bool (&keep)[2], int head_dim,
+                                           int lane) {
     const bool odd = (lane & 1) != 0;
     const bool upper = (lane & 2) != 0;
 #pragma unroll

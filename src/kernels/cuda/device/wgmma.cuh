@@ -26,9 +26,7 @@ __device__ __forceinline__ std::uint32_t uniform(std::uint32_t x) { return __shf
 __device__ __forceinline__ Operand operand(const void* tile, int panel) {
     return uniform(((shared_address(tile) & 0x3ffffU) >> 4) | static_cast<std::uint32_t>(panel >> 4) << 16);
 }
-__device__ __forceinline__ std::uint64_t descriptor(Operand lower) {
-    return static_cast<std::uint64_t>(kOperandUpper) << 32 | lower;
-}
+__device__ __forceinline__ std::uint64_t descriptor(Operand lower) { return static_cast<std::uint64_t>(kOperandUpper) << 32 | lower; }
 
 // No memory clobbers here: shared memory that threads read or write is ordered by the rings' barriers, and loads may move ahead of a wait.
 __device__ __forceinline__ void multiply_fence() { asm volatile("wgmma.fence.sync.aligned;"); }
@@ -45,14 +43,14 @@ __device__ __forceinline__ void pin(float (&acc)[kN][4]) {
 }
 
 #define DFLASH_ACC4(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
-#define DFLASH_ACC32(d, n)                                                                                                     \
+#define DFLASH_ACC32(d, n)                                                                                                                \
     DFLASH_ACC4(d, n), DFLASH_ACC4(d, n + 1), DFLASH_ACC4(d, n + 2), DFLASH_ACC4(d, n + 3), DFLASH_ACC4(d, n + 4), DFLASH_ACC4(d, n + 5), \
         DFLASH_ACC4(d, n + 6), DFLASH_ACC4(d, n + 7)
-#define DFLASH_LIST32 \
+#define DFLASH_LIST32                                                        \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define DFLASH_LIST64 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+#define DFLASH_LIST64                                                                  \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
