@@ -25,7 +25,7 @@ struct KeyMaps {
     __device__ __forceinline__ KeyMapPointers pointers() const { return {&wide, &context, &block}; }
 };
 struct Maps {
-    CUtensorMap q, d_out;  // boxes of one unit
+    CUtensorMap q, d_out, out;  // boxes of one unit
     KeyMaps k, v;
 };
 
@@ -43,7 +43,7 @@ __device__ __forceinline__ SeenBits seen_in_tile(const RowBounds* rows, int row,
 }
 
 template <int kD>
-__device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardShared<kD>& shared, Bf16* out, float* lse) {
+__device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardShared<kD>& shared, const void* out, float* lse) {
     const int unit = static_cast<int>(uniform(threadIdx.x / 128));
     const int lane = threadIdx.x % 32;
     const int row = threadIdx.x % 128 / 32 * 16 + lane / 4;  // of the unit, and row + 8
@@ -62,9 +62,10 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
         const RowBounds* rows = item.rows + unit * kUnit;
         float o[kD / 8][4];
         OnlineSoftmax softmax;
+        unsigned char* unit_tile = shared.query[query_at.stage][0] + unit * kUnitBytes<kD>;
+        wait_full(shared.queries, query_at);
         if (plan.tiles > 0) {
-            wait_full(shared.queries, query_at);
-            const Operand q = operand(shared.query[query_at.stage][0] + unit * kUnitBytes<kD>, 0);
+            const Operand q = operand(unit_tile, 0);
             float s[kKeys / 8][4];
             std::uint32_t packed[kKeys / 8][2];
             float rescale[2];
@@ -119,8 +120,6 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
                 pack_fragments(s, packed);
                 rescale_changed_rows(o, rescale);
             }
-            release(shared.queries, query_at.stage);
-            query_at.advance();
             issue_output(plan.tiles - 1);
             multiply_wait<0>();
             pin(o);
@@ -133,21 +132,30 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
         const bool live[2] = {query[0].live(p), query[1].live(p)};
         float inverse[2], row_lse[2];
         softmax.finish(scale2, live, inverse, row_lse);
-        Bf16* destination[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const bool exists = query[h].exists(p);
-            destination[h] = exists ? out + query[h].index(p) * p.head_dim : nullptr;
-            if (exists && lane % 4 == 0) lse[query[h].index(p)] = row_lse[h];
+            if (query[h].exists(p) && lane % 4 == 0) lse[query[h].index(p)] = row_lse[h];
         }
         rescale_rows(o, inverse);
-        store_rows(o, destination, live, p.head_dim, lane);
+        // Through Q's place, which the unit no longer needs.
+        named_sync(kUnitBarrier + unit, 128);
+        stage_rows<kD>(o, unit_tile, row - lane / 4, live, lane);
+        fence_async_proxy();
+        named_sync(kUnitBarrier + unit, 128);
+        if (threadIdx.x % 128 == 0) {
+#pragma unroll
+            for (int panel = 0; panel < kD / kPanelColumns; ++panel)
+                store_box(unit_tile + panel * kUnitPanelBytes, out, panel * kPanelColumns, kv_head * p.group, token);
+            store_read_wait();
+        }
+        release(shared.queries, query_at.stage);
+        query_at.advance();
     }
 }
 
 template <int kD>
 __global__ void __launch_bounds__(kHopperThreads, 1)
-    forward_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p, Bf16* out, float* lse) {
+    forward_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p, float* lse) {
     extern __shared__ unsigned char raw[];
     auto& shared = aligned_shared<ForwardShared<kD>>(raw);
     init_query_shared<kD>(p, shared);
@@ -156,7 +164,7 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
         produce_query_items<kD>(p, shared, {{&maps.q, nullptr}, maps.k.pointers(), maps.v.pointers()}, nullptr, nullptr);
     } else {
         raise_registers<kConsumerRegisters>();
-        consume_forward<kD>(p, shared, out, lse);
+        consume_forward<kD>(p, shared, &maps.out, lse);
     }
 }
 
@@ -187,8 +195,9 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
         const RowBounds* rows = item.rows + unit * kUnit;
         const float2 sums[2] = {item.sums[unit * kUnit + row], item.sums[unit * kUnit + row + 8]};
         float dq[kD / 8][4];
+        wait_full(shared.queries, query_at);
+        if (plan.tiles == 0) release(shared.queries, query_at.stage);
         if (plan.tiles > 0) {
-            wait_full(shared.queries, query_at);
             const Operand q = operand(shared.query[query_at.stage][0] + unit * kUnitBytes<kD>, 0);
             const Operand grad = operand(shared.query[query_at.stage][1] + unit * kUnitBytes<kD>, 0);
             float s[kKeys / 8][4], dp[kKeys / 8][4];
@@ -243,8 +252,8 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
                 release(shared.ks, k_at.stage);
                 k_at.advance();
             }
-            query_at.advance();
         }
+        query_at.advance();
         release(shared.items, item_at.stage);
 
         const UnitRow query[2] = {{p, token, row, kv_head}, {p, token, row + 8, kv_head}};
@@ -678,17 +687,17 @@ HopperProblem make_problem(const AnchorAttentionShape& s, const AnchorAttentionI
             items};
 }
 
-Maps make_maps(const AnchorAttentionShape& s, const AnchorAttentionInputs& in, const Bf16Bits* d_out) {
+Maps make_maps(const AnchorAttentionShape& s, const AnchorAttentionInputs& in, const Bf16Bits* d_out, const Bf16Bits* out) {
     // Rows of dead blocks are outside the maps and read as zero, whatever they hold.
-    const auto query_map = [&](const Bf16Bits* data) {
-        return make_map(data, s.live_tokens, s.heads, s.head_dim, kUnit / s.group(), s.group(), data);
+    const auto query_map = [&](const Bf16Bits* data, int tokens) {
+        return make_map(data, tokens, s.heads, s.head_dim, kUnit / s.group(), s.group(), data);
     };
     const auto key_maps = [&](const Bf16Bits* context, const Bf16Bits* block) {
         return KeyMaps{make_map(context, s.context_rows, s.kv_heads, s.head_dim, kKeys, 1, block),
                        make_map(context, s.context_rows, s.kv_heads, s.head_dim, kFold, 1, block),
                        make_map(block, s.live_tokens, s.kv_heads, s.head_dim, kFold, 1, block)};
     };
-    return {query_map(in.q), query_map(d_out == nullptr ? in.q : d_out), key_maps(in.k_context, in.k_block),
+    return {query_map(in.q, s.live_tokens), query_map(d_out, s.live_tokens), query_map(out, s.tokens), key_maps(in.k_context, in.k_block),
             key_maps(in.v_context, in.v_block)};
 }
 
@@ -712,12 +721,12 @@ template <int kD>
 void forward_dim(const AnchorAttentionForwardArgs& a, void* stream) {
     const int items = query_items(a.shape);
     launch<ForwardShared<kD>>("anchor attention forward (Hopper)", forward_kernel<kD>, items, a.shape.multiprocessors, stream,
-                              make_maps(a.shape, a.in, nullptr), make_problem(a.shape, a.in, items), a.out, a.lse);
+                              make_maps(a.shape, a.in, a.in.q, a.out), make_problem(a.shape, a.in, items), a.lse);
 }
 
 template <int kD>
 void backward_dim(const AnchorAttentionBackwardArgs& a, void* stream) {
-    const Maps maps = make_maps(a.shape, a.in, a.d_out);
+    const Maps maps = make_maps(a.shape, a.in, a.d_out, a.d_q);
     launch<BackwardQueryShared<kD>>("anchor attention dQ (Hopper)", query_kernel<kD>, query_items(a.shape), a.shape.multiprocessors, stream,
                                     maps, make_problem(a.shape, a.in, query_items(a.shape)), a.lse, a.delta, a.d_q);
     launch<KeyShared<kD>>("anchor attention dK, dV (Hopper)", key_kernel<kD>, key_items(a.shape), a.shape.multiprocessors, stream, maps,

@@ -56,6 +56,17 @@ __device__ __forceinline__ void copy_box(void* destination, const void* map, std
                  "l"(map), "r"(shared_address(barrier)), "r"(d), "r"(head), "r"(row)
                  : "memory");
 }
+// The way back: a box from shared memory; elements outside the tensor are not written. store_read_wait returns when the boxes that this
+// thread stored have left shared memory.
+__device__ __forceinline__ void store_box(const void* source, const void* map, int d, int head, int row) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(shared_address(source)),
+                 "r"(d), "r"(head), "r"(row)
+                 : "memory");
+}
+__device__ __forceinline__ void store_read_wait() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
 __device__ __forceinline__ void prefetch_map(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
 // ---- named barriers of part of a CTA; 0 is __syncthreads ----

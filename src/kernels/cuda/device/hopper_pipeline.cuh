@@ -27,6 +27,7 @@ constexpr int kColumnsWarp = kConsumerWarps + 2;  // dK, dV; two of them
 constexpr int kHopperThreads = kConsumerThreads + 128;
 constexpr int kProducerRegisters = 40;
 constexpr int kConsumerRegisters = 232;  // (2 x 232 + 40) x 128 of 65,536
+constexpr int kUnitBarrier = 3;          // and 4
 constexpr int kOrderBarrier = 1;         // named barriers 1 and 2
 
 constexpr int kKeyPanelBytes = kKeys * kPanelRowBytes;
@@ -82,6 +83,25 @@ __device__ __forceinline__ void load_unit(unsigned char* unit, const void* map, 
     for (int panel = 0; panel < kD / kPanelColumns; ++panel)
         copy_box(unit + panel * kUnitPanelBytes, map, barrier, panel * kPanelColumns, first_head, token);
 }
+// Writes a warp's 16 rows of a unit as bf16 into the unit's panels, swizzled as the copy engine reads them; zeros unless keep[h].
+template <int kD>
+__device__ __forceinline__ void stage_rows(const float (&acc)[kD / 8][4], unsigned char* unit, int warp_row, const bool (&keep)[2],
+                                           int lane) {
+    const int row = warp_row + lane % 16;
+    const std::uint32_t base = shared_address(unit) + row * kPanelRowBytes;
+#pragma unroll
+    for (int n = 0; n < kD / 8; n += 2) {
+        const int chunk = n + lane / 16;
+        std::uint32_t r[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int h = i % 2;
+            r[i] = keep[h] ? pack_bf16(acc[n + i / 2][2 * h], acc[n + i / 2][2 * h + 1]) : 0U;
+        }
+        store_matrix_x4(base + n / 8 * kUnitPanelBytes + ((chunk % 8) ^ (row % 8)) * 16, r[0], r[1], r[2], r[3]);
+    }
+}
+
 __device__ __forceinline__ int unit_bytes(const HopperProblem& p, int head_dim_padded) {
     return p.unit_tokens * p.group * head_dim_padded * 2;
 }
@@ -246,7 +266,6 @@ __device__ __forceinline__ void load_query_items(const HopperProblem& p, QuerySh
         const QueryPlan plan = item.plan;
         const int token = item.token;
         barrier_arrive(&shared.items.empty[item_at.stage]);
-        if (plan.tiles == 0) continue;
         wait_empty(shared.queries, query_at);
         std::uint64_t* barrier = &shared.queries.full[query_at.stage];
         barrier_arrive_expect(barrier, kOperands * kUnits * unit_bytes(p, kD));

@@ -38,6 +38,12 @@ __device__ __forceinline__ void load_matrix_x4_transposed(std::uint32_t (&r)[4],
                  : "memory");
 }
 
+__device__ __forceinline__ void store_matrix_x4(std::uint32_t address, std::uint32_t r0, std::uint32_t r1, std::uint32_t r2,
+                                                std::uint32_t r3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+                 : "memory");
+}
+
 // Rows of kD elements in shared memory; the 16-byte chunks of a row are permuted so that eight rows of one column do not share banks.
 template <int kD>
 struct SharedTile {
