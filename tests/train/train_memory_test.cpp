@@ -86,12 +86,12 @@ void expect_steady_loop(const std::string& target) {
     const testing::TemporaryFolder folder;
     RunSettings settings = testing::small_run(target, folder, "run");
     settings.steps = 0;
-    settings.epochs = 4;
+    settings.epochs = 3;
     settings.accumulate = 1;
     settings.token_budget = 512;
-    settings.max_anchors = 64;
+    settings.max_anchors = 32;
     settings.val_data = folder.file("val-data");
-    settings.eval_every = 3;
+    settings.eval_every = 5;
     settings.save_every = 4;
     settings.eval_new_tokens = 24;
     large_blocks = largest_block = mappings = 0;
@@ -106,9 +106,9 @@ void expect_steady_loop(const std::string& target) {
                                                          .stop_requested = {}});
     counting = false;
     set_log_level(LogLevel::kInfo);
-    ASSERT_GT(summary.step, 12);
-    EXPECT_GT(evaluations, 3);
-    EXPECT_EQ(last_epoch, 3);
+    ASSERT_GT(summary.step, 9);
+    EXPECT_GE(evaluations, 2);
+    EXPECT_EQ(last_epoch, 2);
     EXPECT_EQ(large_blocks.load(), 0U) << "the largest was " << largest_block.load() << " bytes";
     EXPECT_EQ(mappings.load(), 0U);
     EXPECT_LE(summary.resident_peak_bytes, summary.planned_bytes + 150000000);

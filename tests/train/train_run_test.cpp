@@ -68,7 +68,6 @@ std::string last_state(const std::string& out, std::int64_t step) {
 
 void expect_resume_equals(const std::string& target, const TemporaryFolder& folder) {
     RunSettings straight = small_run(target, folder, "straight");
-    straight.threads = 2;
     straight.save_every = 0;
     ASSERT_EQ(run_training(straight, {}).step, 20);
     const std::vector<json> curve = curve_of(straight.out);
@@ -90,6 +89,29 @@ void expect_resume_equals(const std::string& target, const TemporaryFolder& fold
 TEST_F(TrainRun, ResumeEqualsTheStraightRunOnADenseTarget) { expect_resume_equals("tiny-qwen3", folder_); }
 
 TEST_F(TrainRun, ResumeEqualsTheStraightRunOnAHybridTarget) { expect_resume_equals("tiny-qwen3.5", folder_); }
+
+// Four steps, stopped after two.
+void expect_short_resume_equals(const std::function<void(RunSettings&)>& change, const TemporaryFolder& folder) {
+    RunSettings straight = small_run("tiny-qwen3", folder, "straight");
+    straight.steps = 4;
+    straight.save_every = 0;
+    change(straight);
+    run_training(straight, {});
+    RunSettings settings = straight;
+    settings.out = folder.file("stopped");
+    run_training(settings, stop_at(2));
+    run_training(resumed(settings), {});
+    EXPECT_EQ(curve_of(settings.out), curve_of(straight.out));
+    EXPECT_EQ(last_state(settings.out, 4), last_state(straight.out, 4));
+}
+
+TEST_F(TrainRun, ResumeEqualsTheStraightRunOnTwoThreads) {
+    expect_short_resume_equals([](RunSettings& s) { s.threads = 2; }, folder_);
+}
+
+TEST_F(TrainRun, ResumeEqualsTheStraightRunWithMuon) {
+    expect_short_resume_equals([](RunSettings& s) { s.optimizer = "muon"; }, folder_);
+}
 
 // Over epochs, stopped after each single step: epoch ends, odd cursors and the short last step are all among them.
 TEST_F(TrainRun, StoppedAfterEveryStepOverThreeEpochs) {
