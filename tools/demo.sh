@@ -18,8 +18,8 @@ echo "== 1 of 4: prepare the chats (the target's own answers to 4,835 requests)"
 
 echo "== 2 of 4: train a drafter"
 "$dflash" train --target "$target" --data "$run/data" --out "$run/train" \
-    --block-size 8 --draft-layers 4 --token-budget 1024 --max-anchors 256 --lr 2e-3 --steps 1500 \
-    --eval-prompts "$held_out" --eval-every 500
+    --block-size 8 --draft-layers 4 --token-budget 1024 --max-anchors 256 --optimizer muon --lr 3e-3 --steps 1250 \
+    --eval-prompts "$held_out" --eval-every 400
 
 echo "== 3 of 4: acceptance length on held-out chats, untrained and trained"
 "$dflash" eval --target "$target" --draft "$run/train/draft" --prompts "$held_out" --limit 48 --max-new-tokens 96 --untrained --json \
