@@ -26,7 +26,7 @@ inline void copy_rows(const std::string& from, std::int64_t begin, std::int64_t 
 }
 
 inline void prepare_rows(const std::string& target, const std::string& from, std::int64_t begin, std::int64_t count,
-                         const TemporaryFolder& folder, const std::string& name, std::int64_t max_length = 192) {
+                         const TemporaryFolder& folder, const std::string& name, std::int64_t max_length = 128) {
     const std::string rows = folder.file(name + ".jsonl");
     copy_rows(from, begin, count, rows);
     prepare_dataset({.inputs = {rows}, .target = target, .out = folder.file(name), .chat_template = {}, .max_length = max_length});
@@ -44,7 +44,7 @@ inline RunSettings small_run(const std::string& target_name, const TemporaryFold
     s.data = folder.file("data");
     s.out = folder.file(out);
     s.steps = 20;
-    s.token_budget = 320;
+    s.token_budget = 200;
     s.max_anchors = 16;
     s.block_size = 6;
     s.draft_layers = 2;

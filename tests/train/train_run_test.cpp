@@ -282,6 +282,7 @@ TEST_F(TrainRun, KeepsTheNewestCheckpointsAndTheLatestDrafter) {
 }
 
 TEST_F(TrainRun, BrokenCheckpointsArePassedOver) {
+    set_log_level(LogLevel::kWarning);  // what is passed over is a warning
     RunSettings settings = small_run("tiny-qwen3", folder_, "run");
     settings.steps = 6;
     run_training(settings, stop_at(4));
