@@ -28,7 +28,7 @@ nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 step "tests, portable" 120 "$test_program" --gtest_filter='*portable:AttentionKernelChoice*'
 step "tests, Hopper" 120 "$test_program" --gtest_filter='*hopper:*Large*'
 if [ "${2:-}" != quick ]; then
-    small='*/boundaries_*:*/dead_blocks_*:*/window_causal_*:*/group_3_*'
+    small='*/boundaries_*:*/dead_blocks_*:*/window_causal_*:*/group_3_*:*/few_multiprocessors_*'
     for tool in memcheck racecheck synccheck initcheck; do
         step "compute-sanitizer $tool" 200 compute-sanitizer --tool "$tool" --error-exitcode 1 "$test_program" --gtest_filter="$small"
     done

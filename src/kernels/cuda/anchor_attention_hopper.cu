@@ -126,7 +126,7 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
             release(shared.vs, v_at.stage);
             v_at.advance();
         }
-        release(shared.items, item_at.stage);
+        release_read(shared.items, item_at.stage);
 
         const UnitRow query[2] = {{p, token, row, kv_head}, {p, token, row + 8, kv_head}};
         const bool live[2] = {query[0].live(p), query[1].live(p)};
@@ -254,7 +254,7 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
             }
         }
         query_at.advance();
-        release(shared.items, item_at.stage);
+        release_read(shared.items, item_at.stage);
 
         const UnitRow query[2] = {{p, token, row, kv_head}, {p, token, row + 8, kv_head}};
         Bf16* destination[2];
@@ -525,7 +525,7 @@ __device__ __forceinline__ void load_columns(const HopperProblem& p, KeyShared<k
             if (lane == 0) columns.full[warp] = make_int2(full_lo, full_hi);
             barrier_arrive(&shared.column_ring.full[at.stage]);
         }
-        release(shared.items, item_at.stage);
+        release_read(shared.items, item_at.stage);
     }
 }
 
@@ -562,7 +562,7 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
                 wait_full(shared.units, unit_at);
                 release(shared.units, unit_at.stage);
                 wait_full(shared.column_ring, column_at);
-                release(shared.column_ring, column_at.stage);
+                release_read(shared.column_ring, column_at.stage);
             }
         };
         if (item.units > 0) {
@@ -614,7 +614,7 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
 #pragma unroll
                     for (int e = 0; e < 4; ++e) dp[n][e] = s[n][e] * (dp[n][e] - (e % 2 == 0 ? delta.x : delta.y));
                 }
-                release(shared.column_ring, column_at.stage);
+                release_read(shared.column_ring, column_at.stage);
                 pack_fragments(dp, ds_packed);
                 pin(dk);
                 multiply_fence();
@@ -640,7 +640,7 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
             dk_rows[h] = row_key < keys ? (item.own != 0 ? gradients.d_k_block : gradients.d_k_context) + offset : nullptr;
             dv_rows[h] = row_key < keys ? (item.own != 0 ? gradients.d_v_block : gradients.d_v_context) + offset : nullptr;
         }
-        release(shared.items, item_at.stage);
+        release_read(shared.items, item_at.stage);
         const bool seen = first < last;
         store_rows(dv, dv_rows, {seen, seen}, p.head_dim, lane);
         rescale_rows(dk, factor);
@@ -654,10 +654,10 @@ __global__ void __launch_bounds__(kHopperThreads, 1) key_kernel(const __grid_con
     extern __shared__ unsigned char raw[];
     auto& shared = aligned_shared<KeyShared<kD>>(raw);
     if (threadIdx.x == 0) {
-        init_ring(shared.items, 32, kConsumerWarps + 3);  // the loader and the columns warps read them too
+        init_ring(shared.items, 32, kConsumerThreads + 1 + 64);  // the loader and the columns warps read them too
         init_ring(shared.pairs, 1, kConsumerWarps);
         init_ring(shared.units, 1, kConsumerWarps);
-        init_ring(shared.column_ring, 64, kConsumerWarps);
+        init_ring(shared.column_ring, 64, kConsumerThreads);
         barrier_init_fence();
     }
     clear_tiles(p, &shared.moving[0][0][0], sizeof(shared.moving));

@@ -135,6 +135,13 @@ __device__ __forceinline__ void release(Ring<kStages>& ring, int stage) {
     if (threadIdx.x % 32 == 0) barrier_arrive(&ring.empty[stage]);
 }
 
+// For what threads read with ordinary loads: each answers for its own. The warp stays together for the matrix instructions to come.
+template <int kStages>
+__device__ __forceinline__ void release_read(Ring<kStages>& ring, int stage) {
+    __syncwarp();
+    barrier_arrive(&ring.empty[stage]);
+}
+
 // ---- stationary query rows ----
 
 using QueryPlan = KeyPlan<kKeys, kFold>;
@@ -174,7 +181,7 @@ __device__ __forceinline__ Shared& aligned_shared(unsigned char* raw) {
 template <int kD, int kOperands, int kQueryStages>
 __device__ __forceinline__ void init_query_shared(const HopperProblem& p, QueryShared<kD, kOperands, kQueryStages>& shared) {
     if (threadIdx.x == 0) {
-        init_ring(shared.items, 32, kConsumerWarps + 2);  // the loader and the cleaner read them too
+        init_ring(shared.items, 32, kConsumerThreads + 1 + 32);  // the loader and the cleaner read them too
         init_ring(shared.queries, 1, kConsumerWarps);
         init_ring(shared.ks, 1, kConsumerWarps + (shared.kCleansK ? 1 : 0));
         init_ring(shared.vs, 1, kConsumerWarps + (shared.kCleansK ? 0 : 1));
@@ -300,7 +307,7 @@ __device__ __forceinline__ void clean_key_tiles(const HopperProblem& p, QuerySha
         const QueryItem& item = shared.item[item_at.stage];
         if (item.kv_head < 0) return;
         const QueryPlan plan = item.plan;
-        release(shared.items, item_at.stage);
+        release_read(shared.items, item_at.stage);
         for (int i = 0; i < plan.tiles; ++i, at.advance()) {
             const KeyTile t = plan.tile(i);
             const bool full = plan.full(t);
