@@ -14,6 +14,7 @@ namespace dflash {
 namespace {
 
 constexpr const char* kFeaturePrefix = "target.features.";
+constexpr const char* kRopeTable = "rope";
 
 struct Phases {
     std::vector<std::string> names;
@@ -91,7 +92,11 @@ RunPlan make_run_plan(const TargetConfig& target, const DraftSpec& draft, const 
         workspace = target_forward_workspace_bytes(target, run.target_forward, device);
     }
     if (run.decodes) {
-        append(buffers, generator_buffers(target, &draft, run.generator, {evaluation, evaluation}));
+        for (BufferSpec& buffer : generator_buffers(target, &draft, run.generator, {evaluation, evaluation})) {
+            // Caches and scratch are made anew by each evaluation; the rotary tables are filled once, when the generator is made.
+            if (buffer.name.find(kRopeTable) != std::string::npos) buffer.lifetime = persistent;
+            buffers.push_back(std::move(buffer));
+        }
         append(run.linears, generator_linears(target, &draft, run.generator));
         workspace = std::max(workspace, generator_workspace_bytes(target, &draft, run.generator, device));
     }

@@ -24,6 +24,24 @@ const BufferSpec* find(const Plan& plan, const std::string& name) {
     return nullptr;
 }
 
+// Tables that are filled once may share memory with nothing.
+TEST(RunPlan, RotaryTablesLiveThroughTheRun) {
+    RunSettings settings = toy_run_settings();
+    settings.eval_prompts = "prompts.jsonl";
+    settings.eval_count = 1;
+    const TargetConfig target = toy_target_config();
+    const RunPlan run = make_run_plan(target, toy_draft_spec(target), settings);
+    ASSERT_TRUE(run.decodes);
+    int tables = 0;
+    for (const PlacedBuffer& buffer : run.plan.buffers) {
+        if (buffer.spec.name.find("rope") == std::string::npos) continue;
+        ++tables;
+        EXPECT_EQ(buffer.spec.lifetime.first, 0) << buffer.spec.name;
+        EXPECT_EQ(buffer.spec.lifetime.last, static_cast<int>(run.plan.phases.size()) - 1) << buffer.spec.name;
+    }
+    EXPECT_EQ(tables, 8);  // target, drafter, and both while decoding; cos and sin
+}
+
 TEST(RunPlan, PhasesAndLifetimes) {
     const TargetConfig target = toy_target_config();
     const DraftSpec draft = toy_draft_spec(target);
