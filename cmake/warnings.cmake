@@ -14,7 +14,7 @@ if(DFLASH_BUILD_FUZZERS)
   target_compile_options(dflash_flags INTERFACE -fno-sanitize-recover=undefined)
 endif()
 if(dflash_sanitizers)
-  target_compile_options(dflash_flags INTERFACE -fsanitize=${dflash_sanitizers} -fno-omit-frame-pointer)
+  target_compile_options(dflash_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized> -fsanitize=${dflash_sanitizers} -fno-omit-frame-pointer)
   target_link_options(dflash_flags INTERFACE -fsanitize=${dflash_sanitizers})
 endif()
 
