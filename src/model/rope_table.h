@@ -15,7 +15,7 @@ struct RopeFrequencies {
 };
 RopeFrequencies rope_frequencies(const TargetConfig& config);
 
-// Fills cos, sin: f32 (positions, rotary_dims / 2).
+// Fills cos, sin: f32 (positions, rotary_dims / 2), on any device; done when it returns.
 void fill_rope_table(const RopeFrequencies& frequencies, const Tensor& cos, const Tensor& sin);
 
 }  // namespace dflash

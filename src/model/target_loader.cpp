@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <set>
 
+#include "base/byte_size.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "io/safetensors.h"
 #include "io/text.h"
 #include "model/checkpoint_names.h"
 #include "model/target_weights.h"
+#include "model/tensor_loader.h"
 #include "model/weight_table.h"
 
 namespace dflash {
@@ -109,14 +112,15 @@ void count_the_rest(const SafetensorsFolder& checkpoint, const CheckpointNames& 
 }
 
 // Norms of the hybrid family store their offset from one: a checkpoint in which the one was already added gives garbage.
-void check_norm_offsets(const std::vector<Found>& loaded, TargetLoadReport& report) {
+void check_norm_offsets(const SafetensorsFolder& checkpoint, const std::vector<Found>& loaded, TargetLoadReport& report) {
     double sum = 0;
     std::int64_t count = 0;
     for (const Found& found : loaded) {
         if (!found.decl->zero_centred) continue;
-        const Tensor& norm = *found.decl->tensor;
-        for (std::int64_t i = 0; i < norm.elements(); ++i) sum += static_cast<double>(norm.f32()[i]);
-        count += norm.elements();
+        const HostBuffer norm(DType::kF32, found.decl->shape);
+        copy_entry_to_f32(*found.entry, checkpoint.file_of(*found.entry).path(), norm);
+        for (std::int64_t i = 0; i < norm.tensor().elements(); ++i) sum += static_cast<double>(norm.tensor().f32()[i]);
+        count += norm.tensor().elements();
     }
     if (count == 0) return;
     const double mean = sum / static_cast<double>(count);
@@ -124,6 +128,43 @@ void check_norm_offsets(const std::vector<Found>& loaded, TargetLoadReport& repo
         report.warnings.push_back(fmt::format(
             "the norm weights average {:.2f}; this model family stores them as offsets from one: was one already added to them?", mean));
     }
+}
+
+// Says now and then how much of a long load is done.
+class LoadProgress {
+public:
+    LoadProgress(std::string folder, const std::vector<Found>& tensors) : folder_(std::move(folder)) {
+        for (const Found& found : tensors) total_ += found.entry->bytes;
+    }
+    void add(std::size_t bytes) {
+        done_ += bytes;
+        const auto now = Clock::now();
+        if (now - told_ < kInterval || done_ == total_) return;
+        told_ = now;
+        const double rate = static_cast<double>(done_) / std::chrono::duration<double>(now - start_).count();
+        log_info("[target] {}: {} of {} loaded, {}/s, {:.0f} s left", folder_, format_bytes(done_), format_bytes(total_),
+                 format_bytes(static_cast<std::size_t>(rate)), static_cast<double>(total_ - done_) / rate);
+    }
+
+private:
+    using Clock = std::chrono::steady_clock;
+    static constexpr std::chrono::seconds kInterval{5};
+    std::string folder_;
+    std::size_t total_ = 0, done_ = 0;
+    Clock::time_point start_ = Clock::now();
+    Clock::time_point told_ = start_;
+};
+
+void copy_tensors(const std::string& folder, const SafetensorsFolder& checkpoint, const std::vector<Found>& tensors, Device device) {
+    TensorLoader loader(device);
+    LoadProgress progress(folder, tensors);
+    for (const auto& [decl, entry] : tensors) {
+        const SafetensorsFile& file = checkpoint.file_of(*entry);
+        loader.load(*entry, file.path(), *decl->tensor);
+        file.drop_pages();
+        progress.add(entry->bytes);
+    }
+    loader.finish();
 }
 
 // A checkpoint whose tensors were all found, and what else is in it.
@@ -157,12 +198,8 @@ TargetLoadReport load_target_weights(const std::string& folder, const TargetConf
     const std::vector<WeightDecl> table = weight_table(config, views);
     const SafetensorsFolder checkpoint(folder);
     auto [found, report] = survey_checkpoint(checkpoint, config, table, num_layers);
-    for (const auto& [decl, entry] : found) {
-        const SafetensorsFile& file = checkpoint.file_of(*entry);
-        copy_entry_to_f32(*entry, file.path(), *decl->tensor);
-        file.drop_pages();
-    }
-    check_norm_offsets(found, report);
+    copy_tensors(folder, checkpoint, found, weights.embedding.device);
+    check_norm_offsets(checkpoint, found, report);
     log_info("[target] {}: {} tensors loaded; skipped: {} vision, {} MTP, {} of layers that are not needed", folder, report.loaded,
              report.skipped_vision, report.skipped_mtp, report.skipped_unused_layers);
     for (const std::string& warning : report.warnings) log_warning("[target] {}: {}", folder, warning);

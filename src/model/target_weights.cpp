@@ -2,6 +2,7 @@
 #include "model/target_weights.h"
 
 #include "model/weight_table.h"
+#include "tensor/working_dtype.h"
 
 namespace dflash {
 
@@ -11,11 +12,13 @@ std::string buffer_name(const WeightDecl& decl) { return "target." + decl.name; 
 
 }  // namespace
 
-std::vector<BufferSpec> target_weight_buffers(const TargetConfig& config, TargetPart part, Lifetime lifetime, std::int64_t num_layers) {
+std::vector<BufferSpec> target_weight_buffers(const TargetConfig& config, TargetPart part, Device device, Lifetime lifetime,
+                                              std::int64_t num_layers) {
     std::vector<BufferSpec> buffers;
     TargetWeights undefined = undefined_target_weights(config, part, num_layers);
     for (const WeightDecl& decl : weight_table(config, undefined)) {
-        buffers.push_back({buffer_name(decl), DType::kF32, decl.shape, Category::kTarget, lifetime});
+        const DType dtype = decl.exact ? DType::kF32 : working_dtype(device);
+        buffers.push_back({buffer_name(decl), dtype, decl.shape, Category::kTarget, lifetime});
     }
     return buffers;
 }

@@ -11,9 +11,14 @@ class Table {
 public:
     explicit Table(const TargetConfig& config) : config_(config) {}
 
-    void matrix(const std::string& name, const Shape& shape, Tensor& tensor) { decls_.push_back({prefix_ + name, shape, false, &tensor}); }
+    void matrix(const std::string& name, const Shape& shape, Tensor& tensor) {
+        decls_.push_back({prefix_ + name, shape, false, false, &tensor});
+    }
     void norm(const std::string& name, std::int64_t size, Tensor& tensor) {
-        decls_.push_back({prefix_ + name, {size}, config_.zero_centred_norms(), &tensor});
+        decls_.push_back({prefix_ + name, {size}, config_.zero_centred_norms(), false, &tensor});
+    }
+    void exact(const std::string& name, std::int64_t size, Tensor& tensor) {
+        decls_.push_back({prefix_ + name, {size}, false, true, &tensor});
     }
 
     void layer(std::int64_t index, TargetLayerWeights& weights) {
@@ -59,9 +64,9 @@ private:
         matrix("linear_attn.in_proj_b.weight", {heads, hidden}, weights.in_proj_b);
         matrix("linear_attn.in_proj_a.weight", {heads, hidden}, weights.in_proj_a);
         matrix("linear_attn.conv1d.weight", {channels, config_.conv_taps}, weights.conv);
-        matrix("linear_attn.A_log", {heads}, weights.a_log);
-        matrix("linear_attn.dt_bias", {heads}, weights.dt_bias);
-        matrix("linear_attn.norm.weight", {config_.value_dim}, weights.norm);  // the gated norm is stored plainly in every family
+        exact("linear_attn.A_log", heads, weights.a_log);
+        exact("linear_attn.dt_bias", heads, weights.dt_bias);
+        exact("linear_attn.norm.weight", config_.value_dim, weights.norm);  // the gated norm is stored plainly in every family
         matrix("linear_attn.out_proj.weight", {hidden, values}, weights.out_proj);
     }
 

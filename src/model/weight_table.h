@@ -15,8 +15,9 @@ namespace dflash {
 
 struct WeightDecl {
     std::string name;   // "layers.3.self_attn.q_proj.weight"
-    Shape shape;        // in memory, f32; the convolution is (channels, K), on disk (channels, 1, K)
+    Shape shape;        // in memory; the convolution is (channels, K), on disk (channels, 1, K)
     bool zero_centred;  // a norm stored as its offset from one
+    bool exact;         // f32 on every device; else in the device's working dtype
     Tensor* tensor;     // its view in the TargetWeights that the table was made for
 };
 

@@ -28,7 +28,7 @@ struct Loaded {
 
     explicit Loaded(const std::string& folder, TargetPart part = TargetPart::kAll, std::int64_t num_layers = -1)
         : config(read_target_config(folder)) {
-        const Plan plan = make_plan({"run"}, target_weight_buffers(config, part, {0, 0}, num_layers));
+        const Plan plan = make_plan({"run"}, target_weight_buffers(config, part, Device{}, {0, 0}, num_layers));
         arena = std::make_unique<Arena>(Device{}, plan);
         weights = bind_target_weights(config, part, *arena, num_layers);
         report = load_target_weights(folder, config, part, weights);
