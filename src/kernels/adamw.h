@@ -12,10 +12,12 @@
 namespace dflash {
 
 struct AdamWTensor {
-    Tensor weight;    // f32, updated in place (the master)
-    Tensor gradient;  // f32, read
-    Tensor m;         // f32, updated
-    Tensor v;         // f32, updated
+    Tensor weight;     // the master, updated in place: f32; or bf16 with `remainder`
+    Tensor remainder;  // u16, with a bf16 weight: the rest of the same 32 bits. bits(f32) = (bits(bf16) << 16) + int16(remainder), so the
+                       // bf16 weight is the f32 one rounded to nearest, and no second copy exists
+    Tensor gradient;   // f32 or bf16, read
+    Tensor m;          // f32, updated
+    Tensor v;          // f32, updated
     float weight_decay = 0.0F;
 };
 
@@ -23,11 +25,23 @@ struct AdamWParams {
     std::vector<AdamWTensor>* tensors = nullptr;
     float lr = 0.0F, beta1 = 0.9F, beta2 = 0.999F, eps = 1e-8F;
     std::int64_t step = 1;  // t, from 1
-    double grad_scale = 1.0;
+    Tensor grad_scale;      // f64 (1): gradient_scale()'s. Not finite: nothing is updated
 };
 void adamw_step(const Context& context, const AdamWParams& params);
 
-// Sum of squares over all tensors in double, in a fixed order for one thread count.
-double sum_of_squares(const Context& context, const std::vector<Tensor>& tensors);
+// How a step's un-normalised gradients are scaled, without the host having to know: norm = sqrt(sum of squares) / weight_sum,
+// scale = 1 / weight_sum, times max_norm / norm where that is smaller. weight_sum 0: both are 0. Where the loss or the norm is not finite the scale is
+// NaN, which every update takes as "leave the weights alone"; and a NaN that `scale` held before stays, so that a host which looks only
+// now and then finds the weights as they were before the first fault. Sums of squares are f64 in a fixed order.
+struct GradientScaleParams {
+    const std::vector<Tensor>* gradients = nullptr;  // f32 or bf16
+    Tensor sums;                                     // f64: kLossSum and kWeightSum of kernels/loss_sums.h are read
+    double max_norm = 0;                             // 0: no clipping
+    Tensor norm;                                     // f64 (1), =
+    Tensor scale;                                    // f64 (1), =, but for a NaN; zero at first
+};
+void gradient_scale(const Context& context, const GradientScaleParams& params);
+// Scratch of gradient_scale, from the context's workspace.
+std::size_t gradient_scale_workspace_bytes(Device device);
 
 }  // namespace dflash

@@ -15,7 +15,9 @@
 #include "kernels/embedding.h"
 #include "kernels/head_norm_rope.h"
 #include "kernels/linear.h"
+#include "kernels/loss_sums.h"
 #include "kernels/matmul_library.h"
+#include "kernels/muon.h"
 #include "kernels/rms_norm.h"
 #include "kernels/swiglu.h"
 
@@ -35,7 +37,12 @@
     LAUNCHER(void, scatter_rows, (const Context&, const ScatterRowsParams&))                          \
     LAUNCHER(void, cross_entropy_forward_backward, (const Context&, const CrossEntropyParams&))       \
     LAUNCHER(void, adamw_step, (const Context&, const AdamWParams&))                                  \
-    LAUNCHER(double, sum_of_squares, (const Context&, const std::vector<Tensor>&))                    \
+    LAUNCHER(void, gradient_scale, (const Context&, const GradientScaleParams&))                      \
+    LAUNCHER(std::size_t, gradient_scale_workspace_bytes, (Device))                                   \
+    LAUNCHER(void, dpace_weights, (const Context&, const DpaceWeightsParams&))                        \
+    LAUNCHER(void, loss_sums, (const Context&, const LossSumsParams&))                                \
+    LAUNCHER(void, muon_momentum, (const Context&, const MuonMomentumParams&))                        \
+    LAUNCHER(void, muon_update, (const Context&, const MuonUpdateParams&))                            \
     LAUNCHER(void, fill_zero, (const Context&, const Tensor&))                                        \
     LAUNCHER(void, cast, (const Context&, const Tensor&, const Tensor&))                              \
     LAUNCHER(void, add, (const Context&, const Tensor&, const Tensor&))                               \
@@ -59,9 +66,6 @@ DFLASH_LAUNCHERS(DFLASH_DECLARE_LAUNCHER)
 }
 namespace cuda {
 DFLASH_LAUNCHERS(DFLASH_DECLARE_LAUNCHER)
-// The stream that a Context on a CUDA device orders its work on.
-void* create_stream(Device device);
-void destroy_stream(void* stream) noexcept;
 }  // namespace cuda
 #undef DFLASH_DECLARE_LAUNCHER
 

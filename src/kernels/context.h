@@ -3,7 +3,9 @@
 // primitives on the CPU, cuBLASLt on CUDA). One Context per thread of control; ops on one Context run in call order.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 
 #include "tensor/device.h"
 #include "tensor/tensor.h"
@@ -11,6 +13,9 @@
 namespace dflash {
 
 class MatmulLibrary;  // kernels/matmul_library.h
+class StagingRing;    // kernels/staging.h
+
+constexpr std::size_t kStagingBytes = std::size_t{8} << 20;  // pinned, one ring a CUDA context
 
 class Context {
 public:
@@ -28,13 +33,28 @@ public:
     // At least `bytes` of scratch, valid until the next op. Throws Error(kFailed) when a bound workspace is too small.
     void* workspace(std::size_t bytes) const;
 
+    // Host values into planned memory, in the order of the ops; the host's memory may be used again at once. On CUDA they pass through a
+    // ring of pinned memory (kStagingBytes), so nothing waits unless the ring is full of copies that are still to be made.
+    void upload(const void* from, const Tensor& to) const;
+    template <typename T>
+    void upload(std::span<const T> values, const Tensor& to) const {
+        DFLASH_CHECK(values.size_bytes() == to.bytes(), "upload of {} bytes into a tensor of {}", values.size_bytes(), to.bytes());
+        upload(static_cast<const void*>(values.data()), to);
+    }
+    // The tensor's bytes to the host, after all ops before: waits for them.
+    void download(const Tensor& from, void* to) const;
+    void synchronize() const;
+
     MatmulLibrary& matmul() const { return *matmul_; }
 
 private:
+    void free_private_workspace() const noexcept;
+
     Stream stream_;
     Tensor workspace_;
-    mutable std::unique_ptr<char[]> private_workspace_;
+    mutable void* private_workspace_ = nullptr;
     mutable std::size_t private_bytes_ = 0;
+    std::unique_ptr<StagingRing> staging_;  // CUDA only
     std::unique_ptr<MatmulLibrary> matmul_;
 };
 

@@ -3,41 +3,48 @@
 
 #include "kernels/backends.h"
 #include "kernels/checks.h"
+#include "tensor/working_dtype.h"
 
 namespace dflash {
 
 namespace {
 
-// CUDA works on bf16 activations too; the three tensors of a product share one dtype there except for f32 results.
-DType activation_dtype(const Context& context, const Tensor& tensor) {
-    return context.device().type == DeviceType::kCpu ? DType::kF32 : tensor.dtype;
+struct Operand {
+    const char* name;
+    const Tensor& tensor;
+    bool result = false;  // f32, or the working dtype
+};
+
+void check_operand(const Context& context, const char* op, const Operand& operand, std::int64_t rows, std::int64_t columns) {
+    const bool wide = operand.result && operand.tensor.dtype == DType::kF32;
+    check_rows(context, op, operand.name, operand.tensor, wide ? DType::kF32 : working_dtype(context.device()), rows, columns);
 }
 
-void check_product(const Context& context, const char* op, const Tensor& rows_in, const char* rows_in_name, const Tensor& weight,
-                   const char* weight_name, const Tensor& rows_out, const char* rows_out_name) {
-    const std::int64_t rows = rows_in.rows();
-    const std::int64_t out = weight.rows();
-    const std::int64_t in = weight.row_elements();
-    DFLASH_CHECK(out > 0 && in > 0, "{}: {} has shape {}", op, weight_name, weight.shape.to_string());
-    check_rows(context, op, rows_in_name, rows_in, activation_dtype(context, rows_in), rows, in);
-    check_rows(context, op, weight_name, weight, activation_dtype(context, weight), out, in);
-    check_rows(context, op, rows_out_name, rows_out, activation_dtype(context, rows_out), rows, out);
+// x (rows, in), weight (out, in), y (rows, out), or their gradients.
+void check_product(const Context& context, const char* op, const Operand& x, const Operand& weight, const Operand& y) {
+    const std::int64_t rows = x.tensor.rows();
+    const std::int64_t out = weight.tensor.rows();
+    const std::int64_t in = weight.tensor.row_elements();
+    DFLASH_CHECK(out > 0 && in > 0, "{}: {} has shape {}", op, weight.name, weight.tensor.shape.to_string());
+    check_operand(context, op, x, rows, in);
+    check_operand(context, op, weight, out, in);
+    check_operand(context, op, y, rows, out);
 }
 
 }  // namespace
 
 void linear_forward(const Context& context, const LinearForwardParams& p) {
-    check_product(context, "linear_forward", p.x, "x", p.weight, "weight", p.y, "y");
+    check_product(context, "linear_forward", {"x", p.x}, {"weight", p.weight}, {"y", p.y, true});
     if (p.x.rows() > 0) context.matmul().forward(context, p);
 }
 
 void linear_backward_input(const Context& context, const LinearBackwardInputParams& p) {
-    check_product(context, "linear_backward_input", p.d_x, "d_x", p.weight, "weight", p.d_y, "d_y");
+    check_product(context, "linear_backward_input", {"d_x", p.d_x, true}, {"weight", p.weight}, {"d_y", p.d_y});
     if (p.d_y.rows() > 0) context.matmul().backward_input(context, p);
 }
 
 void linear_backward_weight(const Context& context, const LinearBackwardWeightParams& p) {
-    check_product(context, "linear_backward_weight", p.x, "x", p.d_weight, "d_weight", p.d_y, "d_y");
+    check_product(context, "linear_backward_weight", {"x", p.x}, {"d_weight", p.d_weight, true}, {"d_y", p.d_y});
     context.matmul().backward_weight(context, p);
 }
 

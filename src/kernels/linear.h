@@ -3,9 +3,10 @@
 //   forward          y (rows, out)  = or += x (rows, in) W^T
 //   backward input   d_x (rows, in) = or += d_y (rows, out) W
 //   backward weight  d_w (out, in)  = or += d_y^T x
-// CPU: f32, oneDNN. Rows are cut into power-of-two pieces, so that a run with varying row counts needs a small fixed set of
-// compiled products; linear_prepare() makes them all ahead of the loop. Row pieces depend on `rows` alone, hence the
-// same rows give the same bits.
+// Operands have the working dtype; a result has it too, or is f32. Sums are fp32. The same rows give the same bits.
+// CPU: oneDNN. Rows are cut into power-of-two pieces, so that a run with varying row counts needs a small fixed set of
+// compiled products. CUDA: cuBLASLt, one algorithm for each power of two that row counts are rounded up to; operands aligned to 16 bytes
+// (or to what divides their rows, where that is less). linear_prepare() makes all of it ahead of the loop.
 #pragma once
 
 #include <cstdint>

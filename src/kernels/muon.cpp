@@ -5,9 +5,10 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/adamw.h"
+#include "kernels/backends.h"
 #include "kernels/checks.h"
 #include "kernels/elementwise.h"
+#include "tensor/working_dtype.h"
 
 namespace dflash {
 namespace {
@@ -66,11 +67,36 @@ std::vector<LinearShape> muon_linears(const std::vector<Shape>& matrices) {
     return linears;
 }
 
+namespace {
+
+void check_weight(const Context& context, const char* op, const Tensor& weight, const Tensor& remainder) {
+    check_vector(context, op, "weight", weight, remainder.defined() ? DType::kBF16 : DType::kF32, weight.elements());
+    if (remainder.defined()) check_vector(context, op, "remainder", remainder, DType::kU16, weight.elements());
+}
+
+}  // namespace
+
+void muon_momentum(const Context& context, const MuonMomentumParams& p) {
+    constexpr const char* kOp = "muon_momentum";
+    const std::int64_t n = p.gradient.elements();
+    check_vector(context, kOp, "gradient", p.gradient, p.gradient.dtype == DType::kBF16 ? working_dtype(context.device()) : DType::kF32, n);
+    check_vector(context, kOp, "momentum", p.momentum, DType::kF32, n);
+    check_vector(context, kOp, "x", p.x, working_dtype(context.device()), n);
+    check_vector(context, kOp, "grad_scale", p.grad_scale, DType::kF64, 1);
+    on_device(context.device(), cpu::muon_momentum, cuda::muon_momentum)(context, p);
+}
+
+void muon_update(const Context& context, const MuonUpdateParams& p) {
+    constexpr const char* kOp = "muon_update";
+    check_weight(context, kOp, p.weight, p.remainder);
+    check_vector(context, kOp, "x", p.x, working_dtype(context.device()), p.weight.elements());
+    check_vector(context, kOp, "grad_scale", p.grad_scale, DType::kF64, 1);
+    on_device(context.device(), cpu::muon_update, cuda::muon_update)(context, p);
+}
+
 void muon_step(const Context& context, const MuonParams& p) {
     const Shape& shape = p.weight.shape;
     DFLASH_CHECK(shape.rank() == 2, "muon_step: weight {} is no matrix", shape.to_string());
-    check_vector(context, "muon_step", "gradient", p.gradient, DType::kF32, shape.elements());
-    check_vector(context, "muon_step", "momentum", p.momentum, DType::kF32, shape.elements());
     if (shape.elements() == 0) return;
     const Shape square = {smaller_side(shape), smaller_side(shape)};
     Tensor x = p.scratch.x.view(shape);
@@ -78,24 +104,22 @@ void muon_step(const Context& context, const MuonParams& p) {
     const Tensor gram = p.scratch.gram.view(square);
     const Tensor gram_squared = p.scratch.gram_squared.view(square);
 
-    const auto scale = static_cast<float>(p.grad_scale);
-    axpby(context, scale, p.gradient, p.decay, p.momentum);
-    axpby(context, scale, p.gradient, 0.0F, x);
-    axpby(context, p.decay, p.momentum, 1.0F, x);
-    const double norm = std::sqrt(sum_of_squares(context, {x}));
-    if (norm > 0) {
-        axpby(context, static_cast<float>(1.0 / norm), x, 0.0F, x);
-        for (int round = 0; round < kRounds; ++round) {
-            gram_matrix(context, x, gram);
-            linear_forward(context, {.x = gram, .weight = gram, .y = gram_squared});
-            axpby(context, kCubic, gram, kQuintic, gram_squared);
-            axpby(context, kLinear, x, 0.0F, next);
-            add_product(context, gram_squared, x, next);
-            std::swap(x, next);
-        }
+    muon_momentum(context, {.gradient = p.gradient, .momentum = p.momentum, .decay = p.decay, .grad_scale = p.grad_scale, .x = x});
+    for (int round = 0; round < kRounds; ++round) {
+        gram_matrix(context, x, gram);
+        linear_forward(context, {.x = gram, .weight = gram, .y = gram_squared});
+        axpby(context, kCubic, gram, kQuintic, gram_squared);
+        axpby(context, kLinear, x, 0.0F, next);
+        add_product(context, gram_squared, x, next);
+        std::swap(x, next);
     }
     const float size = 0.2F * std::sqrt(static_cast<float>(std::max(shape[0], shape[1])));
-    axpby(context, -p.lr * size, x, 1.0F - p.lr * p.weight_decay, p.weight);
+    muon_update(context, {.weight = p.weight,
+                          .remainder = p.remainder,
+                          .x = x,
+                          .rate = p.lr * size,
+                          .keep = 1.0F - p.lr * p.weight_decay,
+                          .grad_scale = p.grad_scale});
 }
 
 }  // namespace dflash

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The CUDA launchers of a build without CUDA.
+// The CUDA launchers that a build lacks: all of them in a build without CUDA, else those of ops that have no CUDA version. The symbols are
+// weak, so that a launcher that is there wins.
 #include "kernels/backends.h"
 
 namespace dflash::cuda {
@@ -7,16 +8,13 @@ namespace dflash::cuda {
 namespace {
 
 [[noreturn]] void no_cuda(const char* what) {
-    throw_failed("{}: this program was built without CUDA; use the CPU (--device cpu) or build with the CUDA toolkit installed", what);
+    throw_failed("{}: this program has no CUDA version of it; use the CPU (--device cpu), or a build with the CUDA toolkit installed", what);
 }
 
 }  // namespace
 
 #define DFLASH_THROWING_LAUNCHER(result, name, arguments) \
-    result name arguments { no_cuda(#name); }
+    __attribute__((weak)) result name arguments { no_cuda(#name); }
 DFLASH_LAUNCHERS(DFLASH_THROWING_LAUNCHER)
-
-void* create_stream(Device) { no_cuda("a CUDA device"); }
-void destroy_stream(void*) noexcept {}
 
 }  // namespace dflash::cuda

@@ -5,22 +5,37 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/error.h"
+#include "tensor/cuda_runtime.h"
+
 namespace dflash {
 
 Arena::Arena(Device device, const Plan& plan) : device_(device), bytes_(plan.arena_bytes) {
-    DFLASH_CHECK(device.type == DeviceType::kCpu, "this build allocates arenas on the CPU only");
-    const std::size_t bytes = std::max(bytes_, kPlanAlignment);
-    memory_ = std::aligned_alloc(kPlanAlignment, (bytes + kPlanAlignment - 1) / kPlanAlignment * kPlanAlignment);
-    if (memory_ == nullptr) {
-        throw_failed("cannot allocate the planned {} bytes of host memory: lower --token-budget or --max-anchors", bytes_);
+    const std::size_t bytes = (std::max(bytes_, kPlanAlignment) + kPlanAlignment - 1) / kPlanAlignment * kPlanAlignment;
+    if (device.type == DeviceType::kCuda) {
+        memory_ = cuda::allocate(device, bytes);
+        const Stream stream{device, nullptr};
+        cuda::fill(stream, memory_, 0, bytes);
+        cuda::synchronize(stream);
+    } else {
+        memory_ = std::aligned_alloc(kPlanAlignment, bytes);
+        if (memory_ == nullptr) {
+            throw_failed("cannot allocate the planned {} bytes of host memory: lower --token-budget or --max-anchors", bytes_);
+        }
+        std::memset(memory_, 0, bytes);
     }
-    std::memset(memory_, 0, bytes);
     for (const PlacedBuffer& buffer : plan.buffers) {
         views_[buffer.spec.name] = Tensor{static_cast<char*>(memory_) + buffer.offset, buffer.spec.dtype, buffer.spec.shape, device};
     }
 }
 
-Arena::~Arena() { std::free(memory_); }
+Arena::~Arena() {
+    if (device_.type == DeviceType::kCuda) {
+        cuda::deallocate(device_, memory_);
+    } else {
+        std::free(memory_);
+    }
+}
 
 Tensor Arena::tensor(const std::string& name) const {
     const auto found = views_.find(name);

@@ -68,6 +68,10 @@ struct Tensor {
         DFLASH_CHECK(dtype == DType::kF32, "tensor is {}, expected f32", dtype_name(dtype));
         return static_cast<float*>(data);
     }
+    double* f64() const {
+        DFLASH_CHECK(dtype == DType::kF64, "tensor is {}, expected f64", dtype_name(dtype));
+        return static_cast<double*>(data);
+    }
     std::int32_t* i32() const {
         DFLASH_CHECK(dtype == DType::kI32, "tensor is {}, expected i32", dtype_name(dtype));
         return static_cast<std::int32_t*>(data);

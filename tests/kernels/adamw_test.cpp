@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
+#include "kernels/loss_sums.h"
 #include "kernels/ref/adamw.h"
 #include "support/close.h"
 #include "support/data.h"
@@ -11,6 +15,7 @@ namespace dflash {
 namespace {
 
 using testing::close;
+using testing::f64_tensor;
 using testing::random_f32;
 using testing::to_double;
 
@@ -20,13 +25,14 @@ struct State {
           gradient(random_f32({n}, seed + 1)),
           m(DType::kF32, {n}),
           v(DType::kF32, {n}),
-          tensor{weight, gradient, m, v, decay} {}
+          tensor{.weight = weight, .remainder = {}, .gradient = gradient, .m = m, .v = v, .weight_decay = decay} {}
     HostBuffer weight, gradient, m, v;
     AdamWTensor tensor;
 };
 
 TEST(AdamW, SeveralStepsOverTensorsOfOddSizesMatchTheReference) {
     const Context context;
+    const HostBuffer half = f64_tensor({0.5});
     std::vector<State> states;
     std::vector<AdamWTensor> tensors;
     std::uint64_t seed = 1;
@@ -45,7 +51,7 @@ TEST(AdamW, SeveralStepsOverTensorsOfOddSizesMatchTheReference) {
             const ref::AdamWSettings<double> settings{1e-2F, 0.9F, 0.999F, 1e-8F, states[i].tensor.weight_decay, 0.5, step};
             ref::adamw_step(weight[i].data(), to_double(fresh).data(), m[i].data(), v[i].data(), fresh.tensor().elements(), settings);
         }
-        adamw_step(context, {.tensors = &tensors, .lr = 1e-2F, .step = step, .grad_scale = 0.5});
+        adamw_step(context, {.tensors = &tensors, .lr = 1e-2F, .step = step, .grad_scale = half});
     }
     for (std::size_t i = 0; i < states.size(); ++i) {
         if (weight[i].empty()) continue;
@@ -58,39 +64,80 @@ TEST(AdamW, SeveralStepsOverTensorsOfOddSizesMatchTheReference) {
 // A gain of 1 moves by the rate in each step of a constant gradient: small rates are not lost to rounding.
 TEST(AdamW, AGainOfOneMovesByTheRateInEachOf200Steps) {
     const Context context;
+    const HostBuffer one = f64_tensor({1.0});
     State s(33, 1, 0.0F);
     for (std::int64_t i = 0; i < 33; ++i) {
         s.weight.tensor().f32()[i] = 1.0F;
         s.gradient.tensor().f32()[i] = 0.25F;
     }
     std::vector<AdamWTensor> tensors = {s.tensor};
-    for (std::int64_t step = 1; step <= 200; ++step) adamw_step(context, {.tensors = &tensors, .lr = 1e-4F, .step = step});
+    for (std::int64_t step = 1; step <= 200; ++step) adamw_step(context, {.tensors = &tensors, .lr = 1e-4F, .step = step, .grad_scale = one});
     const std::vector<double> expected(33, 1.0 - 200 * 1e-4);
     EXPECT_TRUE(close(s.weight, expected, testing::kGradientF32));
 }
 
 TEST(AdamW, AZeroGradientLeavesAWeightWithoutDecay) {
     const Context context;
+    const HostBuffer one = f64_tensor({1.0});
     State s(5, 1, 0.0F);
     std::memset(s.gradient.tensor().data, 0, s.gradient.tensor().bytes());
     const std::vector<double> before = to_double(s.weight);
     std::vector<AdamWTensor> tensors = {s.tensor};
-    adamw_step(context, {.tensors = &tensors, .lr = 1e-2F});
+    adamw_step(context, {.tensors = &tensors, .lr = 1e-2F, .grad_scale = one});
     EXPECT_EQ(before, to_double(s.weight));
 }
 
-TEST(SumOfSquares, MatchesDoubleAndRepeatsItsBits) {
+TEST(AdamW, AScaleThatIsNotFiniteLeavesEverythingAsItIs) {
     const Context context;
+    State s(40, 3, 0.1F);
+    const std::vector<double> before = to_double(s.weight);
+    std::vector<AdamWTensor> tensors = {s.tensor};
+    const HostBuffer scale = f64_tensor({std::numeric_limits<double>::quiet_NaN()});
+    adamw_step(context, {.tensors = &tensors, .lr = 1e-2F, .grad_scale = scale});
+    EXPECT_EQ(before, to_double(s.weight));
+    EXPECT_EQ(std::vector<double>(40, 0.0), to_double(s.m));
+}
+
+struct Scale {
+    double norm, scale;
+};
+Scale scale_of(const std::vector<Tensor>& gradients, double loss_sum, double weight_sum, double max_norm) {
+    const Context context;
+    const HostBuffer sums = f64_tensor({loss_sum, weight_sum}), norm = f64_tensor({-1}), scale = f64_tensor({-1});
+    gradient_scale(context, {.gradients = &gradients, .sums = sums, .max_norm = max_norm, .norm = norm, .scale = scale});
+    return {*norm.tensor().f64(), *scale.tensor().f64()};
+}
+
+TEST(GradientScale, MatchesDoubleAndRepeatsItsBits) {
     const HostBuffer a = random_f32({100003}, 1, 1e-4), b = random_f32({7}, 2), none = random_f32({0}, 3);
-    double expected = 0;
-    for (const double x : to_double(a)) expected += x * x;
-    for (const double x : to_double(b)) expected += x * x;
-    const std::vector<double> got = {sum_of_squares(context, {a, none, b})};
-    EXPECT_TRUE(close(std::span<const double>(got), std::span<const double>(std::vector<double>{expected}), testing::kChunkF32));
-    EXPECT_EQ(got[0], sum_of_squares(context, {a, none, b}));
-    EXPECT_EQ(sum_of_squares(context, {}), 0.0);
-    b.tensor().f32()[3] = std::numeric_limits<float>::quiet_NaN();
-    EXPECT_TRUE(std::isnan(sum_of_squares(context, {a, b})));
+    double squares = 0;
+    for (const double x : to_double(a)) squares += x * x;
+    for (const double x : to_double(b)) squares += x * x;
+    const Scale got = scale_of({a, none, b}, 1.0, 4.0, 0);
+    const std::vector<double> expected = {std::sqrt(squares) / 4.0, 0.25};
+    EXPECT_TRUE(close(std::span<const double>(std::vector<double>{got.norm, got.scale}), std::span<const double>(expected), testing::kChunkF32));
+    EXPECT_EQ(got.norm, scale_of({a, none, b}, 1.0, 4.0, 0).norm);
+    EXPECT_EQ(scale_of({}, 1.0, 2.0, 0).norm, 0.0);
+}
+
+TEST(GradientScale, ClipsLargerNormsAndLeavesSmallerOnes) {
+    const HostBuffer g = random_f32({64}, 5);
+    const Scale free = scale_of({g}, 1.0, 2.0, 0);
+    EXPECT_EQ(scale_of({g}, 1.0, 2.0, 2 * free.norm).scale, free.scale);
+    EXPECT_EQ(scale_of({g}, 1.0, 2.0, free.norm / 4).scale, free.scale * (free.norm / 4 / free.norm));
+}
+
+TEST(GradientScale, NoWeightGivesZeroAndWhatIsNotFiniteGivesNaN) {
+    const HostBuffer g = random_f32({64}, 5);
+    const Scale nothing = scale_of({g}, 0.0, 0.0, 1.0);
+    EXPECT_EQ(nothing.norm, 0.0);
+    EXPECT_EQ(nothing.scale, 0.0);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    EXPECT_TRUE(std::isnan(scale_of({g}, nan, 1.0, 1.0).scale));
+    g.tensor().f32()[3] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_TRUE(std::isnan(scale_of({g}, 1.0, 1.0, 1.0).scale));
+    g.tensor().f32()[3] = std::numeric_limits<float>::infinity();
+    EXPECT_TRUE(std::isnan(scale_of({g}, 1.0, 1.0, 1.0).scale));
 }
 
 }  // namespace

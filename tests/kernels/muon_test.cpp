@@ -14,6 +14,7 @@ namespace dflash {
 namespace {
 
 using testing::close;
+using testing::f64_tensor;
 using testing::poisoned_f32;
 using testing::random_f32;
 using testing::to_double;
@@ -43,12 +44,13 @@ TEST_P(MuonShapes, StepsMatchTheReference) {
     for (std::uint64_t step = 0; step < 3; ++step) {
         const HostBuffer gradient = random_f32(shape, 10 + step);
         muon_step(context, {.weight = weight,
+                            .remainder = {},
                             .gradient = gradient,
                             .momentum = momentum,
                             .scratch = scratch.views(),
                             .lr = 0.01F,
                             .weight_decay = 0.1F,
-                            .grad_scale = 0.25});
+                            .grad_scale = f64_tensor({0.25})});
         ref::muon_step(ref_weight, to_double(gradient), ref_momentum, shape[0], shape[1],
                        ref::MuonSettings<double>{0.01F, 0.95F, 0.1F, 0.25});
     }
@@ -68,7 +70,7 @@ TEST(Muon, AnUnevenGradientMovesEveryDirectionAlike) {
     const Scratch scratch(shape);
     const HostBuffer weight(DType::kF32, shape), momentum(DType::kF32, shape), gradient(DType::kF32, shape);
     for (std::int64_t i = 0; i < n; ++i) gradient.tensor().f32()[i * n + i] = static_cast<float>(1 + i);  // singular values 1 .. 24
-    muon_step(context, {.weight = weight, .gradient = gradient, .momentum = momentum, .scratch = scratch.views(), .lr = 1.0F});
+    muon_step(context, {.weight = weight, .remainder = {}, .gradient = gradient, .momentum = momentum, .scratch = scratch.views(), .lr = 1.0F, .grad_scale = f64_tensor({1.0})});
     const float size = 0.2F * std::sqrt(static_cast<float>(n));
     for (std::int64_t i = 0; i < n; ++i) {
         const float moved = -weight.tensor().f32()[i * n + i] / size;
@@ -83,7 +85,7 @@ TEST(Muon, AZeroGradientChangesNothing) {
     const Scratch scratch(shape);
     const HostBuffer weight = random_f32(shape, 3), momentum(DType::kF32, shape), gradient(DType::kF32, shape);
     const std::vector<double> before = to_double(weight);
-    muon_step(context, {.weight = weight, .gradient = gradient, .momentum = momentum, .scratch = scratch.views(), .lr = 0.1F});
+    muon_step(context, {.weight = weight, .remainder = {}, .gradient = gradient, .momentum = momentum, .scratch = scratch.views(), .lr = 0.1F, .grad_scale = f64_tensor({1.0})});
     EXPECT_EQ(to_double(weight), before);
 }
 

@@ -33,6 +33,12 @@ inline HostBuffer i32_tensor(const std::vector<std::int32_t>& values) {
     return buffer;
 }
 
+inline HostBuffer f64_tensor(const std::vector<double>& values) {
+    HostBuffer buffer(DType::kF64, {static_cast<std::int64_t>(values.size())});
+    if (!values.empty()) std::memcpy(buffer.tensor().data, values.data(), values.size() * sizeof(double));
+    return buffer;
+}
+
 inline std::vector<double> to_double(const Tensor& tensor) {
     const float* p = tensor.f32();
     return {p, p + tensor.elements()};

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Bound by memory (28 bytes an element): one pass, all tensors taken as one long range that the threads share evenly.
 #include <cmath>
+#include <limits>
 
 #include "kernels/backends.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/sum_of_squares.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/adamw.cpp"
@@ -13,14 +15,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace dflash::cpu::HWY_NAMESPACE {
 
-void adamw_range(const AdamWParams& p, const AdamWTensor& t, std::int64_t begin, std::int64_t end) {
+void adamw_range(const AdamWParams& p, const AdamWTensor& t, double grad_scale, std::int64_t begin, std::int64_t end) {
     float* weight = t.weight.f32() + begin;
     const float* gradient = t.gradient.f32() + begin;
     float* m = t.m.f32() + begin;
     float* v = t.v.f32() + begin;
     const auto set = [](double value) { return hn::Set(F32(), static_cast<float>(value)); };
     const double beta1 = p.beta1, beta2 = p.beta2;
-    const F32Vector scale = set(p.grad_scale);
+    const F32Vector scale = set(grad_scale);
     const F32Vector b1 = set(beta1), rest1 = set(1.0 - beta1);
     const F32Vector b2 = set(beta2), rest2 = set(1.0 - beta2);
     // lr m / c1 / (sqrt(v / c2) + eps), c1 and c2 the bias corrections
@@ -92,15 +94,17 @@ std::int64_t total(std::size_t count, const Sizes& sizes) {
 
 void adamw_step(const Context&, const AdamWParams& p) {
     const std::vector<AdamWTensor>& tensors = *p.tensors;
+    const double grad_scale = *p.grad_scale.f64();
+    if (!std::isfinite(grad_scale)) return;
     const auto sizes = [&](std::size_t i) { return tensors[i].weight.elements(); };
     parallel_ranges(total(tensors.size(), sizes), 1, [&](std::int64_t begin, std::int64_t end) {
         for_each_part(tensors.size(), sizes, begin, end, [&](std::size_t i, std::int64_t from, std::int64_t to) {
-            HWY_DYNAMIC_DISPATCH(adamw_range)(p, tensors[i], from, to);
+            HWY_DYNAMIC_DISPATCH(adamw_range)(p, tensors[i], grad_scale, from, to);
         });
     });
 }
 
-double sum_of_squares(const Context&, const std::vector<Tensor>& tensors) {
+double sum_of_squares(const std::vector<Tensor>& tensors) {
     const auto sizes = [&](std::size_t i) { return tensors[i].elements(); };
     // Fixed parts, summed in order: the result does not depend on the thread count.
     constexpr std::int64_t kParts = 256;
@@ -118,6 +122,23 @@ double sum_of_squares(const Context&, const std::vector<Tensor>& tensors) {
     for (const double part : partial) sum += part;
     return sum;
 }
+
+void gradient_scale(const Context&, const GradientScaleParams& p) {
+    const double loss_sum = p.sums.f64()[kLossSum];
+    const double weight_sum = p.sums.f64()[kWeightSum];
+    double norm = 0;
+    double scale = 0;
+    if (weight_sum != 0) {
+        norm = std::sqrt(sum_of_squares(*p.gradients)) / weight_sum;
+        scale = 1.0 / weight_sum;
+        if (p.max_norm > 0 && norm > p.max_norm) scale *= p.max_norm / norm;
+    }
+    if (std::isnan(*p.scale.f64()) || !std::isfinite(loss_sum) || !std::isfinite(norm)) scale = std::numeric_limits<double>::quiet_NaN();
+    *p.norm.f64() = norm;
+    *p.scale.f64() = scale;
+}
+
+std::size_t gradient_scale_workspace_bytes(Device) { return 0; }
 
 }  // namespace dflash::cpu
 #endif  // HWY_ONCE
