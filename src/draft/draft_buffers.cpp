@@ -3,6 +3,9 @@
 
 #include <fmt/core.h>
 
+#include "kernels/loss_sums.h"
+#include "tensor/working_dtype.h"
+
 namespace dflash {
 namespace {
 
@@ -17,6 +20,7 @@ struct StepLayout {
     std::int64_t queries() const { return spec.heads * spec.head_dim; }
     std::int64_t keys() const { return spec.kv_heads * spec.head_dim; }
     std::int64_t chunk() const { return std::max<std::int64_t>(1, std::min(settings.loss_chunk, block_rows())); }
+    DType dtype() const { return working_dtype(settings.device); }
     Lifetime forward_pass() const { return {phases.forward.front(), phases.forward.back()}; }
     Lifetime backward_pass() const { return {phases.backward.back(), phases.backward.front()}; }
     Lifetime whole() const { return {phases.context, phases.context_backward}; }
@@ -36,30 +40,31 @@ void visit_inputs(const StepLayout& s, StepViews& v, const Visit& visit) {
     const Shape table{s.context_rows() + s.spec.block_size, s.spec.head_dim / 2};
     visit("rope_cos", DType::kF32, table, Category::kInput, s.phases.persistent, v.rope.cos);
     visit("rope_sin", DType::kF32, table, Category::kInput, s.phases.persistent, v.rope.sin);
+    visit("sums", DType::kF64, Shape{loss_sums_size(s.spec.block_size)}, Category::kInput, s.phases.persistent, v.sums);
 }
 
 // What one layer keeps, under `prefix`.
 template <typename Visit>
 void visit_layer(const StepLayout& s, const std::string& prefix, Lifetime life, LayerViews& v, const Visit& visit) {
-    const auto kept = [&](const char* name, std::int64_t rows, std::int64_t columns, Tensor& view) {
-        visit(prefix + name, DType::kF32, Shape{rows, columns}, Category::kActivations, life, view);
+    const auto kept = [&](const char* name, DType dtype, std::int64_t rows, std::int64_t columns, Tensor& view) {
+        visit(prefix + name, dtype, Shape{rows, columns}, Category::kActivations, life, view);
     };
     const std::int64_t n = s.block_rows();
-    kept("x_mid", n, s.spec.hidden, v.block.x_mid);
-    kept("in_rstd", n, 1, v.block.in_rstd);
-    kept("q_raw", n, s.queries(), v.block.q_raw);
-    kept("q_rstd", n, s.spec.heads, v.block.q_rstd);
-    kept("k_raw", n, s.keys(), v.block.k_raw);
-    kept("k_rstd", n, s.spec.kv_heads, v.block.k_rstd);
-    kept("v", n, s.keys(), v.block.v);
-    kept("attention", n, s.queries(), v.block.attention);
-    kept("lse", n, s.spec.heads, v.block.lse);
-    kept("post_rstd", n, 1, v.block.post_rstd);
-    kept("gate", n, s.spec.intermediate, v.block.gate);
-    kept("up", n, s.spec.intermediate, v.block.up);
-    kept("context_k_raw", s.context_rows(), s.keys(), v.keys.k_raw);
-    kept("context_k_rstd", s.context_rows(), s.spec.kv_heads, v.keys.rstd);
-    kept("context_v", s.context_rows(), s.keys(), v.keys.v);
+    kept("x_mid", s.dtype(), n, s.spec.hidden, v.block.x_mid);
+    kept("in_rstd", DType::kF32, n, 1, v.block.in_rstd);
+    kept("q_raw", s.dtype(), n, s.queries(), v.block.q_raw);
+    kept("q_rstd", DType::kF32, n, s.spec.heads, v.block.q_rstd);
+    kept("k_raw", s.dtype(), n, s.keys(), v.block.k_raw);
+    kept("k_rstd", DType::kF32, n, s.spec.kv_heads, v.block.k_rstd);
+    kept("v", s.dtype(), n, s.keys(), v.block.v);
+    kept("attention", s.dtype(), n, s.queries(), v.block.attention);
+    kept("lse", DType::kF32, n, s.spec.heads, v.block.lse);
+    kept("post_rstd", DType::kF32, n, 1, v.block.post_rstd);
+    kept("gate", s.dtype(), n, s.spec.intermediate, v.block.gate);
+    kept("up", s.dtype(), n, s.spec.intermediate, v.block.up);
+    kept("context_k_raw", s.dtype(), s.context_rows(), s.keys(), v.keys.k_raw);
+    kept("context_k_rstd", DType::kF32, s.context_rows(), s.spec.kv_heads, v.keys.rstd);
+    kept("context_v", s.dtype(), s.context_rows(), s.keys(), v.keys.v);
 }
 
 template <typename Visit>
@@ -70,7 +75,7 @@ void visit_layers(const StepLayout& s, StepViews& v, const Visit& visit) {
     for (std::size_t i = 0; i <= layers; ++i) {
         const int first = s.phases.forward[i == 0 ? 0 : i - 1];
         const int last = s.phases.backward[std::min(i, layers - 1)];
-        visit(fmt::format("x.{}", i), DType::kF32, Shape{s.block_rows(), s.spec.hidden}, Category::kActivations, Lifetime{first, last},
+        visit(fmt::format("x.{}", i), s.dtype(), Shape{s.block_rows(), s.spec.hidden}, Category::kActivations, Lifetime{first, last},
               v.x[i]);
     }
     if (s.settings.recompute) {
@@ -91,7 +96,7 @@ template <typename Visit>
 void visit_loss(const StepLayout& s, LossViews& v, const Visit& visit) {
     const Lifetime life{s.phases.loss, s.phases.loss};
     const auto chunk = [&](const char* name, std::int64_t columns, Tensor& view) {
-        visit(name, DType::kF32, Shape{s.chunk(), columns}, Category::kLossChunk, life, view);
+        visit(name, s.dtype(), Shape{s.chunk(), columns}, Category::kLossChunk, life, view);
     };
     chunk("logits", s.spec.vocabulary, v.logits);
     chunk("chunk_hidden", s.spec.hidden, v.hidden);
@@ -114,6 +119,9 @@ void visit_loss(const StepLayout& s, LossViews& v, const Visit& visit) {
 template <typename Visit>
 void visit_passes(const StepLayout& s, StepViews& v, const Visit& visit) {
     const auto buffer = [&](const char* name, std::int64_t rows, std::int64_t columns, Lifetime life, Tensor& view) {
+        visit(name, s.dtype(), Shape{rows, columns}, Category::kActivations, life, view);
+    };
+    const auto row_values = [&](const char* name, std::int64_t rows, std::int64_t columns, Lifetime life, Tensor& view) {
         visit(name, DType::kF32, Shape{rows, columns}, Category::kActivations, life, view);
     };
     const DraftSpec& spec = s.spec;
@@ -121,7 +129,7 @@ void visit_passes(const StepLayout& s, StepViews& v, const Visit& visit) {
     const std::int64_t n = s.block_rows();
     const std::int64_t t = s.context_rows();
     buffer("fc_out", t, spec.hidden, s.whole(), v.fc_out);
-    buffer("fc_rstd", t, 1, s.whole(), v.fc_rstd);
+    row_values("fc_rstd", t, 1, s.whole(), v.fc_rstd);
     buffer("ctx", t, spec.hidden, {phases.context, phases.backward.front()}, v.ctx);
     buffer("forward.h", n, spec.hidden, s.forward_pass(), v.scratch.h);
     buffer("forward.q", n, s.queries(), s.forward_pass(), v.scratch.q);
@@ -129,7 +137,7 @@ void visit_passes(const StepLayout& s, StepViews& v, const Visit& visit) {
     buffer("forward.y", n, spec.intermediate, s.forward_pass(), v.scratch.y);
     buffer("forward.k_context", t, s.keys(), s.forward_pass(), v.k_context);
     buffer("hidden", n, spec.hidden, {phases.forward.back(), phases.loss}, v.hidden);
-    buffer("final_rstd", n, 1, {phases.forward.back(), phases.backward.back()}, v.final_rstd);
+    row_values("final_rstd", n, 1, {phases.forward.back(), phases.backward.back()}, v.final_rstd);
     buffer("d_hidden", n, spec.hidden, {phases.loss, phases.backward.back()}, v.d_hidden);
     buffer("d_x", n, spec.hidden, s.backward_pass(), v.d_x);
     buffer("d_ctx", t, spec.hidden, {phases.backward.back(), phases.context_backward}, v.d_ctx);
@@ -142,7 +150,7 @@ void visit_passes(const StepLayout& s, StepViews& v, const Visit& visit) {
     buffer("backward.k_context", t, s.keys(), s.backward_pass(), back.k_context);
     buffer("backward.d_h", n, spec.hidden, s.backward_pass(), back.d_h);
     buffer("backward.d_attention", n, s.queries(), s.backward_pass(), back.d_attention);
-    buffer("backward.delta", n, spec.heads, s.backward_pass(), back.delta);
+    row_values("backward.delta", n, spec.heads, s.backward_pass(), back.delta);
     buffer("backward.d_q", n, s.queries(), s.backward_pass(), back.d_q);
     buffer("backward.d_k", n, s.keys(), s.backward_pass(), back.d_k);
     buffer("backward.d_v", n, s.keys(), s.backward_pass(), back.d_v);

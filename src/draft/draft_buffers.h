@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Every buffer of a drafter's step, once: the same list plans the memory (draft_step_buffers) and binds the views (bind_step_views).
 //
+// f32 stands for the device's working dtype, but for rstd, log-sum-exp, delta and the loss rows, which are f32 everywhere.
 // Kept from a layer's forward to its backward: its input, the residual after attention, raw queries and keys, values, attention's output,
 // gate and up: N (2 C + 2 H D + 2 G D + 2 F) + 2 S G D floats. Made again in backward because that costs one pass over memory and no
 // product: normed inputs, rotated queries and keys, silu(gate) * up. With `recompute` only the layer's input is kept.
@@ -39,6 +40,7 @@ struct StepViews {
     BlockScratch scratch;
     Tensor k_context;           // f32 (S, G*D), forward's
     Tensor hidden, final_rstd;  // f32 (N, C), (N)
+    Tensor sums;  // f64, see kernels/loss_sums.h
     LossViews loss;
     Tensor d_hidden;              // f32 (N, C)
     Tensor d_x, d_ctx, d_fc_out;  // f32 (N, C), (S, C), (S, C)

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include <cstring>
-
 #include "draft/draft_step_impl.h"
 #include "kernels/embedding.h"
 #include "kernels/rms_norm.h"
@@ -9,8 +7,8 @@
 namespace dflash {
 namespace {
 
-void copy_ints(const std::vector<std::int32_t>& from, std::int64_t count, const Tensor& to) {
-    if (count > 0) std::memcpy(to.i32(), from.data(), static_cast<std::size_t>(count) * sizeof(std::int32_t));
+void upload_first(const Context& context, const std::vector<std::int32_t>& from, std::int64_t count, const Tensor& to) {
+    context.upload(from.data(), first_rows(to, count));
 }
 
 void check_batch(const DraftSpec& spec, const DraftStepSettings& settings, const PackedBatch& batch, const TargetFeatures& features,
@@ -41,8 +39,13 @@ void fuse_features(const Context& context, const DraftSpec& spec, const DraftTen
 }  // namespace
 
 DraftStep::DraftStep(const DraftSpec& spec, const DraftStepSettings& settings, const Arena& arena)
-    : impl_(new Impl{spec, settings, bind_step_views(spec, settings, arena)}) {
-    fill_rope_table({.theta = spec.rope_theta, .rotary_dims = spec.head_dim}, impl_->views.rope.cos, impl_->views.rope.sin);
+    : impl_(std::make_unique<Impl>(spec, settings, arena)) {}
+
+DraftStep::Impl::Impl(const DraftSpec& draft, const DraftStepSettings& step_settings, const Arena& arena)
+    : spec(draft), settings(step_settings), views(bind_step_views(draft, step_settings, arena)) {
+    fill_rope_table({.theta = spec.rope_theta, .rotary_dims = spec.head_dim}, views.rope.cos, views.rope.sin);
+    compact.reserve(static_cast<std::size_t>(settings.max_anchors * spec.block_size));
+    host_sums.resize(static_cast<std::size_t>(views.sums.elements()));
 }
 
 DraftStep::~DraftStep() = default;
@@ -85,11 +88,11 @@ Tensor DraftStep::forward(const Context& context, const DraftModel& model, const
     const std::int64_t rows = step.rows();
     const Tensor hidden = first_rows(views.hidden, rows);
     if (rows == 0) return hidden;
-    copy_ints(anchors.block_ids, rows, views.ids);
-    copy_ints(anchors.block_position, rows, views.positions);
-    copy_ints(anchors.begin_row, anchors.num_live, views.begin_row);
-    copy_ints(anchors.anchor_row, anchors.num_live, views.anchor_row);
-    copy_ints(batch.position, batch.tokens(), views.context_positions);
+    upload_first(context, anchors.block_ids, rows, views.ids);
+    upload_first(context, anchors.block_position, rows, views.positions);
+    upload_first(context, anchors.begin_row, anchors.num_live, views.begin_row);
+    upload_first(context, anchors.anchor_row, anchors.num_live, views.anchor_row);
+    upload_first(context, batch.position, batch.tokens(), views.context_positions);
     fuse_features(context, step.spec, model.weights, features.taps, views);
     gather_rows(context, {model.embedding, first_rows(views.ids, rows), first_rows(views.x[0], rows)});
     for (std::size_t layer = 0; layer < step.spec.layers.size(); ++layer) {

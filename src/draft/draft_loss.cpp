@@ -4,79 +4,36 @@
 // Rows without weight never meet the head. The row kernel's gradients are un-weighted, and a row's weight multiplies its hidden gradient at
 // the end, so that D-PACE, whose weights need the probabilities of a whole block, takes one pass like any other weighting.
 #include <algorithm>
-#include <array>
 
 #include "draft/draft_step_impl.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/loss_sums.h"
 
 namespace dflash {
-namespace {
 
-// The compact list of weighted rows; returns its length.
-std::int64_t list_weighted_rows(const AnchorSet& anchors, const LossViews& loss) {
-    std::int64_t count = 0;
+void CompactRows::reserve(std::size_t count) {
+    rows.reserve(count);
+    teacher_rows.reserve(count);
+    labels.reserve(count);
+    weight.reserve(count);
+}
+
+void CompactRows::list(const AnchorSet& anchors) {
+    rows.clear();
+    teacher_rows.clear();
+    labels.clear();
+    weight.clear();
     for (std::int64_t row = 0; row < anchors.live_rows(); ++row) {
         const auto at = static_cast<std::size_t>(row);
         if (anchors.labels[at] < 0) continue;
-        loss.rows.i32()[count] = static_cast<std::int32_t>(row);
-        loss.teacher_rows.i32()[count] = anchors.teacher_row[at];
-        loss.labels.i32()[count] = anchors.labels[at];
-        loss.weight.f32()[count] = anchors.weight[at];
-        ++count;
-    }
-    return count;
-}
-
-// Multiplies the weights by D-PACE's: s_k = (1 - alpha) q_k + alpha, P_k = s_1 .. s_k, weight_k = P_k + P_{k+1} + ... + P_last over the
-// labelled slots of a block (labels are prefix-closed, so these follow one another in the compact list).
-void apply_dpace(std::int64_t block_size, double alpha, std::int64_t count, const LossViews& loss) {
-    const std::int32_t* rows = loss.rows.i32();
-    for (std::int64_t begin = 0; begin < count;) {
-        std::int64_t end = begin;
-        std::array<double, 64> product{};  // block_size <= 64
-        double running = 1;
-        while (end < count && rows[end] / block_size == rows[begin] / block_size) {
-            running *= (1 - alpha) * static_cast<double>(loss.label_prob.f32()[end]) + alpha;
-            product[static_cast<std::size_t>(end - begin)] = running;
-            ++end;
-        }
-        double suffix = 0;
-        for (std::int64_t i = end; i-- > begin;) {
-            suffix += product[static_cast<std::size_t>(i - begin)];
-            loss.weight.f32()[i] *= static_cast<float>(suffix);
-        }
-        begin = end;
+        rows.push_back(static_cast<std::int32_t>(row));
+        teacher_rows.push_back(anchors.teacher_row[at]);
+        labels.push_back(anchors.labels[at]);
+        weight.push_back(anchors.weight[at]);
     }
 }
-
-LossStatistics gather_statistics(const DraftSpec& spec, const AnchorSet& anchors, std::int64_t count, const LossViews& loss) {
-    LossStatistics statistics;
-    statistics.slot_count.assign(static_cast<std::size_t>(spec.block_size), 0.0);
-    statistics.slot_correct.assign(static_cast<std::size_t>(spec.block_size), 0.0);
-    statistics.anchors = anchors.num_live;
-    statistics.anchors_wanted = anchors.capacity;
-    statistics.anchors_eligible = anchors.num_eligible;
-    std::int64_t block = -1;
-    bool prefix = true;
-    for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t row = loss.rows.i32()[i];
-        const auto slot = static_cast<std::size_t>(row % spec.block_size);
-        const bool correct = loss.correct.i32()[i] != 0;
-        const auto weight = static_cast<double>(loss.weight.f32()[i]);
-        statistics.loss_sum += weight * static_cast<double>(loss.loss.f32()[i]);
-        statistics.weight_sum += weight;
-        statistics.slot_count[slot] += 1;
-        statistics.slot_correct[slot] += correct ? 1 : 0;
-        prefix = correct && (row / spec.block_size != block || prefix);
-        statistics.accepted_sum += prefix ? 1 : 0;
-        block = row / spec.block_size;
-    }
-    return statistics;
-}
-
-}  // namespace
 
 void LossStatistics::add(const LossStatistics& other) {
     loss_sum += other.loss_sum;
@@ -97,14 +54,41 @@ double LossStatistics::estimated_acceptance_length() const {
     return anchors == 0 ? 1.0 : 1.0 + accepted_sum / static_cast<double>(anchors);
 }
 
-LossStatistics DraftStep::loss(const Context& context, const DraftModel& model, const TargetFeatures& features, const AnchorSet& anchors,
-                               const Tensor& target_head, bool want_gradient) {
-    const Impl& step = *impl_;
+void DraftStep::clear_sums(const Context& context) {
+    fill_zero(context, impl_->views.sums);
+    impl_->counted = {};
+}
+
+const Tensor& DraftStep::sums() const { return impl_->views.sums; }
+
+LossStatistics DraftStep::statistics(const Context& context) const {
+    std::vector<double>& sums = impl_->host_sums;
+    context.download(impl_->views.sums, sums.data());
+    LossStatistics statistics = impl_->counted;
+    statistics.loss_sum = sums[kLossSum];
+    statistics.weight_sum = sums[kWeightSum];
+    statistics.accepted_sum = sums[kAcceptedSum];
+    const auto slots = sums.begin() + kSlotCount;
+    statistics.slot_count.assign(slots, slots + impl_->spec.block_size);
+    statistics.slot_correct.assign(slots + impl_->spec.block_size, sums.end());
+    return statistics;
+}
+
+void DraftStep::loss(const Context& context, const DraftModel& model, const TargetFeatures& features, const AnchorSet& anchors,
+                     const Tensor& target_head, bool want_gradient) {
+    Impl& step = *impl_;
     const LossViews& loss = step.views.loss;
     const bool kl = step.settings.loss == LossKind::kKl;
     DFLASH_CHECK(step.num_live == anchors.num_live, "loss of {} blocks after a forward of {}", anchors.num_live, step.num_live);
     DFLASH_CHECK(!kl || (features.final_state.defined() && target_head.defined()), "the kl loss needs the target's final state and head");
-    const std::int64_t count = list_weighted_rows(anchors, loss);
+    step.compact.list(anchors);
+    const auto count = static_cast<std::int64_t>(step.compact.rows.size());
+    const Tensor all_rows = first_rows(loss.rows, count);
+    const Tensor weight = first_rows(loss.weight, count);
+    context.upload(std::span<const std::int32_t>(step.compact.rows), all_rows);
+    context.upload(std::span<const std::int32_t>(step.compact.labels), first_rows(loss.labels, count));
+    context.upload(std::span<const float>(step.compact.weight), weight);
+    if (kl) context.upload(std::span<const std::int32_t>(step.compact.teacher_rows), first_rows(loss.teacher_rows, count));
     for (std::int64_t begin = 0; begin < count; begin += loss.logits.rows()) {
         const std::int64_t rows = std::min(loss.logits.rows(), count - begin);
         const Tensor hidden = first_rows(loss.hidden, rows);
@@ -128,13 +112,26 @@ LossStatistics DraftStep::loss(const Context& context, const DraftModel& model, 
         // The hidden state's memory takes the compact gradient: rows before begin + rows are never read again, because the list is sorted.
         if (want_gradient) linear_backward_input(context, {logits, model.head, step.views.hidden.slice_rows(begin, rows)});
     }
-    if (step.settings.weighting == Weighting::kDpace) apply_dpace(step.spec.block_size, step.settings.dpace_alpha, count, loss);
+    if (step.settings.weighting == Weighting::kDpace) {
+        dpace_weights(context, {.rows = all_rows,
+                                .label_prob = first_rows(loss.label_prob, count),
+                                .block_size = step.spec.block_size,
+                                .alpha = step.settings.dpace_alpha,
+                                .weight = weight});
+    }
     if (want_gradient) {
         fill_zero(context, first_rows(step.views.d_hidden, step.rows()));
-        scatter_rows(context, {first_rows(step.views.hidden, count), first_rows(loss.rows, count), first_rows(loss.weight, count),
-                               step.views.d_hidden});
+        scatter_rows(context, {first_rows(step.views.hidden, count), all_rows, weight, step.views.d_hidden});
     }
-    return gather_statistics(step.spec, anchors, count, loss);
+    loss_sums(context, {.rows = all_rows,
+                        .loss = first_rows(loss.loss, count),
+                        .weight = weight,
+                        .correct = first_rows(loss.correct, count),
+                        .block_size = step.spec.block_size,
+                        .sums = step.views.sums});
+    step.counted.anchors += anchors.num_live;
+    step.counted.anchors_wanted += anchors.capacity;
+    step.counted.anchors_eligible += anchors.num_eligible;
 }
 
 }  // namespace dflash

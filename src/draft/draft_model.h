@@ -31,6 +31,7 @@ struct DraftStepSettings {
     Weighting weighting = Weighting::kDecay;
     double dpace_alpha = 0.5;
     bool recompute = false;  // keep only each layer's input; backward runs the layer's forward again
+    Device device = {};
 };
 
 // Which phases of the composed plan are which; made by train. Features stay alive from `context` on: the taps to `context_backward` (fc's
@@ -81,8 +82,14 @@ public:
                    const AnchorSet& anchors);
     // Loss of the last forward. With want_gradient the hidden gradient is kept for backward; un-normalised (multiplied by w only).
     // kl needs features.final_state and `target_head`.
-    LossStatistics loss(const Context& context, const DraftModel& model, const TargetFeatures& features, const AnchorSet& anchors,
-                        const Tensor& target_head, bool want_gradient);
+    // Its sums are added, on the device, to those since the last clear_sums().
+    void loss(const Context& context, const DraftModel& model, const TargetFeatures& features, const AnchorSet& anchors,
+              const Tensor& target_head, bool want_gradient);
+    void clear_sums(const Context& context);
+    // f64, places as in kernels/loss_sums.h; what the optimizer scales gradients by.
+    const Tensor& sums() const;
+    // The sums on the host: waits for the device.
+    LossStatistics statistics(const Context& context) const;
     // gradients += of all trained tensors, or = with kOverwrite: a layer's gradients are then not touched before that layer's backward, so
     // that their memory may serve others until then. `on_gradient_ready(name)` is called as each tensor is complete, last layer first.
     void backward(const Context& context, const DraftModel& model, const TargetFeatures& features, const AnchorSet& anchors,

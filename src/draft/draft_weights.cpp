@@ -84,10 +84,11 @@ std::vector<DraftTensorDecl> draft_tensor_table(const DraftSpec& spec) {
     return table;
 }
 
-std::vector<BufferSpec> draft_tensor_buffers(const DraftSpec& spec, const std::string& prefix, Category category, Lifetime lifetime) {
+std::vector<BufferSpec> draft_tensor_buffers(const DraftSpec& spec, const std::string& prefix, Category category, Lifetime lifetime,
+                                             DType matrices, DType vectors) {
     std::vector<BufferSpec> buffers;
     for (const DraftTensorDecl& decl : draft_tensor_table(spec)) {
-        buffers.push_back({prefix + "." + decl.name, DType::kF32, decl.shape, category, lifetime});
+        buffers.push_back({prefix + "." + decl.name, decl.shape.rank() == 1 ? vectors : matrices, decl.shape, category, lifetime});
     }
     return buffers;
 }

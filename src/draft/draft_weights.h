@@ -37,8 +37,9 @@ struct DraftTensorDecl {
     Shape shape;
 };
 std::vector<DraftTensorDecl> draft_tensor_table(const DraftSpec& spec);
-// Buffers "<prefix>.<name>".
-std::vector<BufferSpec> draft_tensor_buffers(const DraftSpec& spec, const std::string& prefix, Category category, Lifetime lifetime);
+// Buffers "<prefix>.<name>". `vectors` is the dtype of the norms.
+std::vector<BufferSpec> draft_tensor_buffers(const DraftSpec& spec, const std::string& prefix, Category category, Lifetime lifetime,
+                                             DType matrices = DType::kF32, DType vectors = DType::kF32);
 DraftTensors bind_draft_tensors(const DraftSpec& spec, const std::string& prefix, const Arena& arena);
 
 // Normal(0, 0.02) for matrices, ones for norms; each tensor from its own random stream (its name), so shapes elsewhere do not matter.

@@ -24,6 +24,8 @@ const char* safetensors_name(DType dtype) {
         case DType::kI32: return "I32";
         case DType::kI64: return "I64";
         case DType::kU8: return "U8";
+        case DType::kU16: return "U16";
+        case DType::kF64: return "F64";
     }
     return "?";
 }

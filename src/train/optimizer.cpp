@@ -2,6 +2,7 @@
 #include "train/optimizer.h"
 
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -13,6 +14,8 @@ namespace {
 constexpr const char* kGradientPrefix = "draft.gradient";
 constexpr const char* kFirstMomentPrefix = "optimizer.m";
 constexpr const char* kSecondMomentPrefix = "optimizer.v";
+constexpr const char* kNorm = "optimizer.norm";
+constexpr const char* kScale = "optimizer.scale";
 constexpr const char* kMuonX = "optimizer.muon.x";
 constexpr const char* kMuonNext = "optimizer.muon.next";
 constexpr const char* kMuonGram = "optimizer.muon.gram";
@@ -41,6 +44,7 @@ std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, OptimizerKind k
         add(kFirstMomentPrefix, Category::kMoments, lifetimes.persistent);
         if (kind == OptimizerKind::kAdamW || tensor.shape.rank() != 2) add(kSecondMomentPrefix, Category::kMoments, lifetimes.persistent);
     }
+    for (const char* name : {kNorm, kScale}) buffers.push_back({name, DType::kF64, {1}, Category::kWorkspace, lifetimes.persistent});
     if (kind == OptimizerKind::kMuon) {
         const MuonScratchSize size = muon_scratch_size(muon_matrices(spec, kind));
         for (const auto& [name, elements] : {std::pair{kMuonX, size.matrix_elements}, std::pair{kMuonNext, size.matrix_elements},
@@ -56,7 +60,9 @@ std::vector<LinearShape> optimizer_linears(const DraftSpec& spec, OptimizerKind 
 Optimizer::Optimizer(const DraftSpec& spec, const DraftTensors& weights, const Arena& arena)
     : gradients_(bind_draft_tensors(spec, kGradientPrefix, arena)),
       named_weights_(named_tensors(weights)),
-      named_gradients_(named_tensors(gradients_)) {
+      named_gradients_(named_tensors(gradients_)),
+      norm_(arena.tensor(kNorm)),
+      scale_(arena.tensor(kScale)) {
     for (std::size_t i = 0; i < named_weights_.size(); ++i) {
         const auto& [name, weight] = named_weights_[i];
         const Tensor& gradient = named_gradients_[i].tensor;
@@ -67,13 +73,15 @@ Optimizer::Optimizer(const DraftSpec& spec, const DraftTensors& weights, const A
         state_.push_back({name, weight, m, v});
         gradient_list_.push_back(gradient);
         if (v.defined()) {
-            adamw_tensors_.push_back({weight, gradient, m, v, 0.0F});
+            adamw_tensors_.push_back({.weight = weight, .remainder = {}, .gradient = gradient, .m = m, .v = v});
         } else {
             muon_matrices_.push_back(
                 {.weight = weight,
+                 .remainder = {},
                  .gradient = gradient,
                  .momentum = m,
-                 .scratch = {arena.tensor(kMuonX), arena.tensor(kMuonNext), arena.tensor(kMuonGram), arena.tensor(kMuonGramSquared)}});
+                 .scratch = {arena.tensor(kMuonX), arena.tensor(kMuonNext), arena.tensor(kMuonGram), arena.tensor(kMuonGramSquared)},
+                 .grad_scale = scale_});
         }
     }
 }
@@ -85,21 +93,22 @@ void Optimizer::zero_moments(const Context& context) {
     }
 }
 
-double Optimizer::gradient_norm(const Context& context, double weight_sum) {
-    if (weight_sum == 0) return 0;
-    return std::sqrt(sum_of_squares(context, gradient_list_)) / weight_sum;
-}
-
-void Optimizer::update(const Context& context, const OptimizerStep& step, double gradient_norm) {
-    double scale = step.weight_sum == 0 ? 0.0 : 1.0 / step.weight_sum;
-    if (step.max_grad_norm > 0 && gradient_norm > step.max_grad_norm) scale *= step.max_grad_norm / gradient_norm;
+void Optimizer::update(const Context& context, const OptimizerStep& step, const Tensor& sums) {
+    gradient_scale(context, {.gradients = &gradient_list_, .sums = sums, .max_norm = step.max_grad_norm, .norm = norm_, .scale = scale_});
     const auto lr = static_cast<float>(step.lr);
-    adamw_step(context, {.tensors = &adamw_tensors_, .lr = lr, .step = step.step, .grad_scale = scale});
+    adamw_step(context, {.tensors = &adamw_tensors_, .lr = lr, .step = step.step, .grad_scale = scale_});
     for (MuonParams& matrix : muon_matrices_) {
         matrix.lr = lr;
-        matrix.grad_scale = scale;
         muon_step(context, matrix);
     }
+}
+
+double Optimizer::gradient_norm(const Context& context) const {
+    double norm = 0;
+    double scale = 0;
+    context.download(norm_, &norm);
+    context.download(scale_, &scale);
+    return std::isnan(scale) ? std::numeric_limits<double>::quiet_NaN() : norm;
 }
 
 }  // namespace dflash

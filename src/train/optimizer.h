@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The drafter's optimizer over named tensors in a fixed order: AdamW (beta 0.9 / 0.999, weight decay 0) for all of them, or Muon for the
-// matrices and AdamW for the norms; with the gradient's norm and its clipping. Gradients come in summed and un-normalised, over all micro-batches and ranks of the step; they are scaled once, here.
+// matrices and AdamW for the norms; with the gradient's norm and its clipping. Gradients come in summed and un-normalised, over
+// all micro-batches and ranks of the step; they are scaled once, here.
 // All memory is planned ("draft.gradient.*", "optimizer.m.*", "optimizer.v.*", "optimizer.muon.*").
 #pragma once
 
@@ -32,7 +33,6 @@ std::vector<LinearShape> optimizer_linears(const DraftSpec& spec, OptimizerKind 
 
 struct OptimizerStep {
     double lr = 0;
-    double weight_sum = 0;     // of the whole step; 0 = nothing was supervised, and gradients count as 0
     double max_grad_norm = 0;  // 0 = no clipping
     std::int64_t step = 1;     // from 1
 };
@@ -55,9 +55,12 @@ public:
     const std::vector<State>& state() const { return state_; }
 
     void zero_moments(const Context& context);
-    // Norm of the gradient after division by the weight sum, before clipping. Not finite = nothing may be updated: the caller stops.
-    double gradient_norm(const Context& context, double weight_sum);
-    void update(const Context& context, const OptimizerStep& step, double gradient_norm);
+    // Scales the gradients by the step's sums (kernels/loss_sums.h; weight sum 0 = nothing was supervised, and they count as 0), clips, updates.
+    // Where the loss or the norm is not finite nothing is updated. Nothing waits for the device.
+    void update(const Context& context, const OptimizerStep& step, const Tensor& sums);
+    // Norm of the last update's gradient after division by the weight sum, before clipping: waits for the device. NaN or infinite: that
+    // update, or one before it that nobody asked about, was left out.
+    double gradient_norm(const Context& context) const;
 
 private:
     DraftTensors gradients_;
@@ -66,6 +69,7 @@ private:
     std::vector<AdamWTensor> adamw_tensors_;
     std::vector<MuonParams> muon_matrices_;
     std::vector<Tensor> gradient_list_;
+    Tensor norm_, scale_;  // f64 (1)
 };
 
 }  // namespace dflash

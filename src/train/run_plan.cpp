@@ -73,7 +73,7 @@ RunPlan make_run_plan(const TargetConfig& target, const DraftSpec& draft, const 
     run.phases.persistent = persistent;
 
     const Device device;
-    std::vector<BufferSpec> buffers = target_weight_buffers(target, run.target_part, persistent, run.target_layers);
+    std::vector<BufferSpec> buffers = target_weight_buffers(target, run.target_part, device, persistent, run.target_layers);
     append(buffers, draft_tensor_buffers(draft, kDraftWeightPrefix, Category::kMaster, persistent));
     const OptimizerKind optimizer = settings.optimizer == "muon" ? OptimizerKind::kMuon : OptimizerKind::kAdamW;
     const auto gradient = [&](const std::string& name) { return gradient_lifetime(name, run.phases, settings.accumulate); };

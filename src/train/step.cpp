@@ -25,67 +25,57 @@ StepRunner::StepRunner(const DraftModel& model, DraftStep& draft_step, Optimizer
       end_tokens_(end_tokens),
       target_head_(target_head) {}
 
-LossStatistics StepRunner::forward_micro_batch(const Context& context, const FeatureBatch& batch, bool want_gradient) {
+void StepRunner::forward_micro_batch(const Context& context, const FeatureBatch& batch, bool want_gradient) {
     draw_anchors(*batch.batch, model_.spec, anchor_settings_, end_tokens_, anchors_);
     draft_step_.forward(context, model_, *batch.batch, batch.features, anchors_);
-    return draft_step_.loss(context, model_, batch.features, anchors_, target_head_, want_gradient);
+    draft_step_.loss(context, model_, batch.features, anchors_, target_head_, want_gradient);
 }
 
-// Everything a rank counted, as one list of numbers in a fixed order.
-void StepRunner::reduce(LossStatistics& s) {
-    if (communicator_.ranks() == 1) return;
-    reduced_ = {s.loss_sum,
-                s.weight_sum,
-                s.accepted_sum,
-                static_cast<double>(s.anchors),
-                static_cast<double>(s.anchors_wanted),
-                static_cast<double>(s.anchors_eligible)};
-    reduced_.insert(reduced_.end(), s.slot_count.begin(), s.slot_count.end());
-    reduced_.insert(reduced_.end(), s.slot_correct.begin(), s.slot_correct.end());
+// Everything a rank summed, over all ranks.
+LossStatistics StepRunner::reduced_statistics(const Context& context) {
+    LossStatistics s = draft_step_.statistics(context);
+    if (communicator_.ranks() == 1) return s;
+    reduced_ = {static_cast<double>(s.anchors), static_cast<double>(s.anchors_wanted), static_cast<double>(s.anchors_eligible)};
     communicator_.all_reduce_sum(reduced_);
-    s.loss_sum = reduced_[0];
-    s.weight_sum = reduced_[1];
-    s.accepted_sum = reduced_[2];
-    s.anchors = static_cast<std::int64_t>(reduced_[3]);
-    s.anchors_wanted = static_cast<std::int64_t>(reduced_[4]);
-    s.anchors_eligible = static_cast<std::int64_t>(reduced_[5]);
-    const std::size_t width = s.slot_count.size();
-    for (std::size_t k = 0; k < width; ++k) {
-        s.slot_count[k] = reduced_[6 + k];
-        s.slot_correct[k] = reduced_[6 + width + k];
-    }
+    s.anchors = static_cast<std::int64_t>(reduced_[0]);
+    s.anchors_wanted = static_cast<std::int64_t>(reduced_[1]);
+    s.anchors_eligible = static_cast<std::int64_t>(reduced_[2]);
+    return s;
 }
 
 StepMetrics StepRunner::run(const Context& context, FeatureSource& source, const StepPlan& plan) {
     StepMetrics metrics;
-    LossStatistics total;
+    draft_step_.clear_sums(context);
     for (std::int64_t i = 0; i < plan.micro_batches; ++i) {
         const FeatureBatch batch = source.next(context);
-        const LossStatistics statistics = forward_micro_batch(context, batch, /*want_gradient=*/true);
-        if (!std::isfinite(statistics.loss_sum)) {
-            throw_failed("step {}: the loss is {} in micro-batch {} of epoch {}: lower --lr, or look at the data of that micro-batch",
-                         plan.step, statistics.loss_sum, batch.batch->index, batch.batch->epoch);
-        }
+        forward_micro_batch(context, batch, /*want_gradient=*/true);
         if (i == 0) {
             metrics.epoch = batch.batch->epoch;
             metrics.first_micro_batch = batch.batch->index;
         }
         draft_step_.backward(context, model_, batch.features, anchors_, optimizer_.gradients(), {},
                              i == 0 ? Write::kOverwrite : Write::kAccumulate);
-        total.add(statistics);
         metrics.tokens += batch.batch->tokens();
     }
     for (const NamedTensor& gradient : optimizer_.named_gradients()) communicator_.all_reduce_sum(gradient.tensor);
-    reduce(total);
-
+    communicator_.all_reduce_sum(draft_step_.sums());
+    optimizer_.update(context, {.lr = plan.lr, .max_grad_norm = plan.max_grad_norm, .step = plan.step}, draft_step_.sums());
     metrics.step = plan.step;
     metrics.lr = plan.lr;
-    metrics.gradient_norm = optimizer_.gradient_norm(context, total.weight_sum);
-    if (!std::isfinite(metrics.gradient_norm)) {
-        throw_failed("step {}: the gradient's norm is {}: lower --lr or --max-grad-norm", plan.step, metrics.gradient_norm);
+    if (plan.measure) read_metrics(context, metrics);
+    return metrics;
+}
+
+void StepRunner::read_metrics(const Context& context, StepMetrics& metrics) {
+    const LossStatistics total = reduced_statistics(context);
+    metrics.gradient_norm = optimizer_.gradient_norm(context);
+    if (!std::isfinite(total.loss_sum)) {
+        throw_failed("step {}: the loss is {} in the micro-batches from {} of epoch {} on: lower --lr, or look at their data", metrics.step,
+                     total.loss_sum, metrics.first_micro_batch, metrics.epoch);
     }
-    optimizer_.update(context, {.lr = plan.lr, .weight_sum = total.weight_sum, .max_grad_norm = plan.max_grad_norm, .step = plan.step},
-                      metrics.gradient_norm);
+    if (!std::isfinite(metrics.gradient_norm)) {
+        throw_failed("step {}: the gradient's norm is {}: lower --lr or --max-grad-norm", metrics.step, metrics.gradient_norm);
+    }
     metrics.loss = total.weight_sum == 0 ? 0.0 : total.loss_sum / total.weight_sum;
     metrics.weight_sum = total.weight_sum;
     metrics.accuracy = slot_accuracy(total);
@@ -93,16 +83,13 @@ StepMetrics StepRunner::run(const Context& context, FeatureSource& source, const
     metrics.anchors_wanted = total.anchors_wanted;
     metrics.anchors_eligible = total.anchors_eligible;
     metrics.anchors_used = total.anchors;
-    return metrics;
 }
 
 LossStatistics StepRunner::measure(const Context& context, FeatureSource& source, std::int64_t micro_batches) {
-    LossStatistics total;
-    for (std::int64_t i = 0; i < micro_batches; ++i) {
-        total.add(forward_micro_batch(context, source.next(context), /*want_gradient=*/false));
-    }
-    reduce(total);
-    return total;
+    draft_step_.clear_sums(context);
+    for (std::int64_t i = 0; i < micro_batches; ++i) forward_micro_batch(context, source.next(context), /*want_gradient=*/false);
+    communicator_.all_reduce_sum(draft_step_.sums());
+    return reduced_statistics(context);
 }
 
 }  // namespace dflash

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // One optimizer step: micro-batches -> features -> anchors -> forward, loss, backward -> sums over ranks -> AdamW.
 // loss = sum(w l) / sum(w) over all micro-batches and ranks of the step; gradients collect un-normalised and are scaled once.
+// The host launches and does not wait, but for metrics when they are wanted.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@ struct StepPlan {
     std::int64_t micro_batches = 1;  // of this rank
     double lr = 0;
     double max_grad_norm = 0;
+    bool measure = true;  // read loss, norm and counts, which waits for the device; else the metrics hold what the host knows
 };
 
 class StepRunner {
@@ -27,15 +29,16 @@ public:
     StepRunner(const DraftModel& model, DraftStep& draft_step, Optimizer& optimizer, Communicator& communicator,
                const AnchorSettings& anchors, const std::vector<std::int32_t>& end_tokens, const Tensor& target_head);
 
-    // Loss, norm, accuracies, counts; times are the caller's. Throws Error(kFailed), before any weight is touched, when the loss or the
-    // gradient's norm is not finite.
+    // Loss, norm, accuracies, counts; times are the caller's. Weights are left alone from the first step on whose loss or gradient norm is not
+    // finite; the next measured step then throws Error(kFailed).
     StepMetrics run(const Context& context, FeatureSource& source, const StepPlan& plan);
     // Loss statistics of the next `micro_batches` of a source, without gradients (validation).
     LossStatistics measure(const Context& context, FeatureSource& source, std::int64_t micro_batches);
 
 private:
-    LossStatistics forward_micro_batch(const Context& context, const FeatureBatch& batch, bool want_gradient);
-    void reduce(LossStatistics& statistics);
+    void forward_micro_batch(const Context& context, const FeatureBatch& batch, bool want_gradient);
+    LossStatistics reduced_statistics(const Context& context);
+    void read_metrics(const Context& context, StepMetrics& metrics);
 
     const DraftModel& model_;
     DraftStep& draft_step_;

@@ -170,16 +170,14 @@ StepBench run_step_bench(const BenchShape& shape, std::int64_t repeats) {
     bench.phases = {{"forward", {}}, {"loss", {}}, {"backward", {}}, {"optimizer", {}}};
     for (std::int64_t i = -kWarmups; i < repeats; ++i) {
         fill_random(features.taps, 6, 1.0);  // the features' memory is free for others after backward
-        LossStatistics statistics;
         const double ms[] = {
             timed_ms([&] { step.forward(context, model, batch, features, anchors); }),
-            timed_ms([&] { statistics = step.loss(context, model, features, anchors, weights.head, true); }),
-            timed_ms([&] { step.backward(context, model, features, anchors, optimizer.gradients(), {}, Write::kOverwrite); }),
             timed_ms([&] {
-                const double norm = optimizer.gradient_norm(context, statistics.weight_sum);
-                optimizer.update(context, {.lr = 1e-4, .weight_sum = statistics.weight_sum, .max_grad_norm = 1, .step = i + kWarmups + 1},
-                                 norm);
-            })};
+                step.clear_sums(context);
+                step.loss(context, model, features, anchors, weights.head, true);
+            }),
+            timed_ms([&] { step.backward(context, model, features, anchors, optimizer.gradients(), {}, Write::kOverwrite); }),
+            timed_ms([&] { optimizer.update(context, {.lr = 1e-4, .max_grad_norm = 1, .step = i + kWarmups + 1}, step.sums()); })};
         if (i < 0) continue;
         for (std::size_t phase = 0; phase < bench.phases.size(); ++phase) bench.phases[phase].ms.push_back(ms[phase]);
         bench.step_ms.push_back(ms[0] + ms[1] + ms[2] + ms[3]);

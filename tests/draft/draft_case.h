@@ -148,9 +148,16 @@ public:
 
     LossStatistics run(const PackedBatch& batch, const TargetFeatures& features, const AnchorSet& anchors) {
         step_->forward(context_, model_, batch, features, anchors);
-        const LossStatistics statistics = step_->loss(context_, model_, features, anchors, target_head_, true);
+        const LossStatistics statistics = loss(features, anchors);
         step_->backward(context_, model_, features, anchors, gradients_);
         return statistics;
+    }
+
+    // Of the last forward, with gradients.
+    LossStatistics loss(const TargetFeatures& features, const AnchorSet& anchors) {
+        step_->clear_sums(context_);
+        step_->loss(context_, model_, features, anchors, target_head_, true);
+        return step_->statistics(context_);
     }
 
     const DraftSpec& spec() const { return spec_; }

@@ -104,7 +104,7 @@ TEST_P(DraftStepScenario, MatchesTheReference) {
     const Tensor hidden = c.step().forward(c.context(), c.model(), batch, features.view(), anchors);
     const auto plain = reference_weights<double>(c.model().weights, [](double v) { return v; });
     EXPECT_TRUE(close(hidden, draft_hidden(c.spec(), plain, frozen, batch.position, anchors), kModelF32));
-    const LossStatistics statistics = c.step().loss(c.context(), c.model(), features.view(), anchors, c.target_head(), true);
+    const LossStatistics statistics = c.loss(features.view(), anchors);
     c.step().backward(c.context(), c.model(), features.view(), anchors, c.gradients());
 
     Tape::current().clear();
@@ -322,7 +322,7 @@ TEST(DraftStep, NothingToLearnGivesZeroLossAndGradients) {
         place_anchors(prompts, spec, anchor_settings, rows, anchors);
         ready.clear();
         c.step().forward(c.context(), c.model(), prompts, features.view(), anchors);
-        const LossStatistics statistics = c.step().loss(c.context(), c.model(), features.view(), anchors, c.target_head(), true);
+        const LossStatistics statistics = c.loss(features.view(), anchors);
         c.step().backward(c.context(), c.model(), features.view(), anchors, c.gradients(), collect);
         EXPECT_EQ(statistics.loss_sum, 0.0);
         EXPECT_EQ(statistics.weight_sum, 0.0);

@@ -31,6 +31,11 @@ struct Toy {
             for (std::int64_t i = 0; i < gradient.tensor.elements(); ++i) gradient.tensor.f32()[i] = value;
         }
     }
+    // One update with the given weight sum; the gradient's norm before clipping.
+    double update(double lr, double weight_sum, double max_grad_norm, std::int64_t step = 1) {
+        optimizer->update(context, {.lr = lr, .max_grad_norm = max_grad_norm, .step = step}, testing::f64_tensor({1.0, weight_sum}));
+        return optimizer->gradient_norm(context);
+    }
     std::int64_t parameters() const {
         std::int64_t count = 0;
         for (const NamedTensor& weight : optimizer->named_weights()) count += weight.tensor.elements();
@@ -50,8 +55,7 @@ TEST(Optimizer, SmallRatesMoveGainsOfOne) {
     Toy toy;
     toy.set_gradients(0.5F);
     for (std::int64_t step = 1; step <= 200; ++step) {
-        const double norm = toy.optimizer->gradient_norm(toy.context, 1.0);
-        toy.optimizer->update(toy.context, {.lr = 1e-4, .weight_sum = 1.0, .max_grad_norm = 0, .step = step}, norm);
+        toy.update(1e-4, 1.0, 0, step);
     }
     const std::vector<float> expected(static_cast<std::size_t>(toy.weights.norm.elements()), 0.98F);
     EXPECT_TRUE(testing::close(testing::f32_span(toy.weights.norm), std::span<const float>(expected), testing::kGradientF32));
@@ -62,11 +66,9 @@ TEST(Optimizer, GradientsAreScaledOnceByTheWeightSum) {
     Toy other;
     one.set_gradients(3.0F);
     other.set_gradients(3.0F * 8);
-    const double norm = one.optimizer->gradient_norm(one.context, 2.0);
+    const double norm = one.update(1e-3, 2.0, 0);
     EXPECT_DOUBLE_EQ(norm, 1.5 * std::sqrt(static_cast<double>(one.parameters())));
-    EXPECT_DOUBLE_EQ(other.optimizer->gradient_norm(other.context, 16.0), norm);
-    one.optimizer->update(one.context, {.lr = 1e-3, .weight_sum = 2.0, .max_grad_norm = 0, .step = 1}, norm);
-    other.optimizer->update(other.context, {.lr = 1e-3, .weight_sum = 16.0, .max_grad_norm = 0, .step = 1}, norm);
+    EXPECT_DOUBLE_EQ(other.update(1e-3, 16.0, 0), norm);
     EXPECT_TRUE(testing::close(one.weights.fc, testing::to_double(other.weights.fc), testing::kOpF32));
 }
 
@@ -74,8 +76,7 @@ TEST(Optimizer, ClipsToTheNormAndLeavesSmallGradientsAlone) {
     for (const double limit : {0.25, 1e9}) {
         Toy toy;
         toy.set_gradients(1.0F);
-        const double norm = toy.optimizer->gradient_norm(toy.context, 1.0);
-        toy.optimizer->update(toy.context, {.lr = 1e-3, .weight_sum = 1.0, .max_grad_norm = limit, .step = 1}, norm);
+        const double norm = toy.update(1e-3, 1.0, limit);
         // The first moment is 0.1 of the clipped gradient.
         const Tensor m = toy.optimizer->state().front().m;
         const double expected = 0.1 * std::min(1.0, limit / norm);
@@ -87,9 +88,8 @@ TEST(Optimizer, ClipsToTheNormAndLeavesSmallGradientsAlone) {
 TEST(Optimizer, NothingSupervisedIsAZeroGradient) {
     Toy toy;
     toy.set_gradients(0.0F);
-    EXPECT_EQ(toy.optimizer->gradient_norm(toy.context, 0.0), 0.0);
     const std::vector<double> before = testing::to_double(toy.weights.fc);
-    toy.optimizer->update(toy.context, {.lr = 1e-3, .weight_sum = 0.0, .max_grad_norm = 1, .step = 1}, 0.0);
+    EXPECT_EQ(toy.update(1e-3, 0.0, 1), 0.0);
     EXPECT_EQ(testing::to_double(toy.weights.fc), before);
 }
 
@@ -99,7 +99,7 @@ TEST(Optimizer, MuonMovesMatricesAndLeavesNormsToAdamW) {
     Toy adamw;
     for (Toy* toy : {&muon, &adamw}) {
         toy->set_gradients(2.0F);
-        toy->optimizer->update(toy->context, {.lr = 1e-3, .weight_sum = 4.0, .max_grad_norm = 0, .step = 1}, 1.0);
+        toy->update(1e-3, 4.0, 0);
     }
     for (std::size_t i = 0; i < muon.optimizer->state().size(); ++i) {
         const Optimizer::State& state = muon.optimizer->state()[i];
