@@ -4,36 +4,43 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 #include "draft/draft_layer.h"
 #include "kernels/embedding.h"
 #include "kernels/rms_norm.h"
 #include "model/rope_table.h"
+#include "tensor/working_dtype.h"
 
 namespace dflash {
 namespace {
 
 struct LayerCache {
-    Tensor k, v;  // f32 (max_tokens, G*D)
+    Tensor k, v;  // (max_tokens, G*D)
 };
 
 struct SessionViews {
     std::vector<LayerCache> caches;
-    RopeTables rope;               // (max_tokens + W, D/2)
+    RopeTables rope;               // f32 (max_tokens + W, D/2)
     Tensor positions;              // i32 (max(max_append, W))
-    Tensor fc_out, ctx;            // f32 (max_append, C)
+    Tensor fc_out, ctx;            // (max_append, C)
+    Tensor k_new, v_new;           // (max_append, G*D): on their way into a cache
     Tensor ids;                    // i32 (W)
     Tensor begin_row, anchor_row;  // i32 (1)
     BlockActivations block;        // W rows, one set for all layers
     BlockScratch scratch;
-    Tensor hidden;  // f32 (W, C)
+    Tensor hidden;  // (W, C)
     Tensor logits;  // f32 (W, V)
 };
 
-// visit(name, dtype, shape, view) for every buffer of a session: plans them, and binds them.
+// visit(name, dtype, shape, view) for every buffer of a session but the rotary tables: plans them, and binds them.
 template <typename Visit>
 void visit_session(const DraftSpec& spec, const DraftSessionSettings& settings, SessionViews& v, const Visit& visit) {
-    const auto rows_of = [&](const char* name, std::int64_t rows, std::int64_t columns, Tensor& view) {
+    const auto rows_of = [&](const std::string& name, std::int64_t rows, std::int64_t columns, Tensor& view) {
+        visit(name, working_dtype(settings.device), Shape{rows, columns}, view);
+    };
+    const auto exact_rows_of = [&](const char* name, std::int64_t rows, std::int64_t columns, Tensor& view) {
         visit(name, DType::kF32, Shape{rows, columns}, view);
     };
     const auto ints = [&](const char* name, std::int64_t count, Tensor& view) { visit(name, DType::kI32, Shape{count}, view); };
@@ -42,14 +49,14 @@ void visit_session(const DraftSpec& spec, const DraftSessionSettings& settings, 
     const std::int64_t keys = spec.kv_heads * spec.head_dim;
     v.caches.resize(spec.layers.size());
     for (std::size_t i = 0; i < spec.layers.size(); ++i) {
-        visit(fmt::format("cache.{}.k", i), DType::kF32, Shape{settings.max_tokens, keys}, v.caches[i].k);
-        visit(fmt::format("cache.{}.v", i), DType::kF32, Shape{settings.max_tokens, keys}, v.caches[i].v);
+        rows_of(fmt::format("cache.{}.k", i), settings.max_tokens, keys, v.caches[i].k);
+        rows_of(fmt::format("cache.{}.v", i), settings.max_tokens, keys, v.caches[i].v);
     }
-    rows_of("rope_cos", settings.max_tokens + w, spec.head_dim / 2, v.rope.cos);
-    rows_of("rope_sin", settings.max_tokens + w, spec.head_dim / 2, v.rope.sin);
     ints("positions", std::max(settings.max_append, w), v.positions);
     rows_of("fc_out", settings.max_append, spec.hidden, v.fc_out);
     rows_of("ctx", settings.max_append, spec.hidden, v.ctx);
+    rows_of("k_new", settings.max_append, keys, v.k_new);
+    rows_of("v_new", settings.max_append, keys, v.v_new);
     ints("ids", w, v.ids);
     ints("begin_row", 1, v.begin_row);
     ints("anchor_row", 1, v.anchor_row);
@@ -59,26 +66,38 @@ void visit_session(const DraftSpec& spec, const DraftSessionSettings& settings, 
     rows_of("k", w, keys, v.block.k_raw);
     rows_of("v", w, keys, v.block.v);
     rows_of("attention", w, queries, v.block.attention);
-    rows_of("lse", w, spec.heads, v.block.lse);
+    exact_rows_of("lse", w, spec.heads, v.block.lse);
     rows_of("gate", w, spec.intermediate, v.block.gate);
     rows_of("up", w, spec.intermediate, v.block.up);
     rows_of("h", w, spec.hidden, v.scratch.h);
     rows_of("hidden", w, spec.hidden, v.hidden);
-    rows_of("logits", w, spec.vocabulary, v.logits);
+    exact_rows_of("logits", w, spec.vocabulary, v.logits);
     // Nothing is kept for backward: norms, rotation and the gate work in place.
     v.scratch.q = v.block.q_raw;
     v.scratch.k = v.block.k_raw;
     v.scratch.y = v.block.gate;
 }
 
+template <typename Visit>
+void visit_rope(const DraftSpec& spec, const DraftSessionSettings& settings, SessionViews& v, const Visit& visit) {
+    const Shape shape{settings.max_tokens + spec.block_size, spec.head_dim / 2};
+    visit("rope_cos", DType::kF32, shape, v.rope.cos);
+    visit("rope_sin", DType::kF32, shape, v.rope.sin);
+}
+
 }  // namespace
 
-std::vector<BufferSpec> draft_session_buffers(const DraftSpec& spec, const DraftSessionSettings& settings, Lifetime lifetime) {
+std::vector<BufferSpec> draft_session_buffers(const DraftSpec& spec, const DraftSessionSettings& settings, Lifetime lifetime,
+                                              Lifetime persistent) {
     std::vector<BufferSpec> buffers;
     SessionViews unbound;
-    visit_session(spec, settings, unbound, [&](const std::string& name, DType dtype, const Shape& shape, Tensor&) {
-        buffers.push_back({"draft.session." + name, dtype, shape, Category::kActivations, lifetime});
-    });
+    const auto plan = [&](Lifetime lives) {
+        return [&buffers, lives](const std::string& name, DType dtype, const Shape& shape, Tensor&) {
+            buffers.push_back({"draft.session." + name, dtype, shape, Category::kActivations, lives});
+        };
+    };
+    visit_session(spec, settings, unbound, plan(lifetime));
+    visit_rope(spec, settings, unbound, plan(persistent));
     return buffers;
 }
 
@@ -102,21 +121,28 @@ struct DraftSession::Impl {
     DraftSessionSettings settings;
     SessionViews views;
     std::int64_t length = 0;
+    std::vector<std::int32_t> host;  // positions and ids on their way to the device, reserved once
 
     float eps() const { return static_cast<float>(model.spec.rms_norm_eps); }
     // Positions length .. length + count - 1.
-    Tensor next_positions(std::int64_t count) const {
-        for (std::int64_t i = 0; i < count; ++i) views.positions.i32()[i] = static_cast<std::int32_t>(length + i);
-        return first_rows(views.positions, count);
+    Tensor next_positions(const Context& context, std::int64_t count) {
+        host.resize(static_cast<std::size_t>(count));
+        std::iota(host.begin(), host.end(), static_cast<std::int32_t>(length));
+        const Tensor positions = first_rows(views.positions, count);
+        context.upload(std::span<const std::int32_t>(host), positions);
+        return positions;
     }
+    void upload_block(const Context& context, std::int32_t anchor);
     void append_rows(const Context& context, const Tensor& taps);
 };
 
 DraftSession::DraftSession(const DraftModel& model, const DraftSessionSettings& settings, const Arena& arena)
-    : impl_(new Impl{model, settings, {}}) {
+    : impl_(new Impl{model, settings, {}, 0, {}}) {
     SessionViews& views = impl_->views;
-    visit_session(model.spec, settings, views,
-                  [&](const std::string& name, DType, const Shape&, Tensor& view) { view = arena.tensor("draft.session." + name); });
+    const auto bind = [&](const std::string& name, DType, const Shape&, Tensor& view) { view = arena.tensor("draft.session." + name); };
+    visit_session(model.spec, settings, views, bind);
+    visit_rope(model.spec, settings, views, bind);
+    impl_->host.reserve(static_cast<std::size_t>(views.positions.elements()));
     fill_rope_table({.theta = model.spec.rope_theta, .rotary_dims = model.spec.head_dim}, views.rope.cos, views.rope.sin);
 }
 
@@ -131,11 +157,13 @@ void DraftSession::Impl::append_rows(const Context& context, const Tensor& taps)
     const Tensor ctx = first_rows(views.ctx, rows);
     linear_forward(context, {taps, model.weights.fc, fc_out});
     rms_norm_forward(context, {fc_out, model.weights.hidden_norm, eps(), 0.0F, Tensor{}, ctx, Tensor{}});
-    const Tensor positions = next_positions(rows);
+    const Tensor positions = next_positions(context, rows);
+    const Tensor k = first_rows(views.k_new, rows);
+    const Tensor v = first_rows(views.v_new, rows);
     for (std::size_t i = 0; i < views.caches.size(); ++i) {
-        const Tensor k = views.caches[i].k.slice_rows(length, rows);
-        const Tensor v = views.caches[i].v.slice_rows(length, rows);
         context_keys_forward(context, model.spec, model.weights.layers[i], ctx, positions, views.rope, {k, Tensor{}, k, v});
+        scatter_rows(context, {k, positions, {}, views.caches[i].k});
+        scatter_rows(context, {v, positions, {}, views.caches[i].v});
     }
     length += rows;
 }
@@ -153,18 +181,25 @@ void DraftSession::append_context(const Context& context, const Tensor& taps) {
     }
 }
 
+// Ids, and where the block stands in the context.
+void DraftSession::Impl::upload_block(const Context& context, std::int32_t anchor) {
+    host.assign(static_cast<std::size_t>(model.spec.block_size), model.spec.mask_token);
+    host[0] = anchor;
+    context.upload(std::span<const std::int32_t>(host), views.ids);
+    const std::array<std::int32_t, 2> rows{0, static_cast<std::int32_t>(length)};
+    context.upload(&rows[0], views.begin_row);
+    context.upload(&rows[1], views.anchor_row);
+}
+
 Tensor DraftSession::propose(const Context& context, std::int32_t anchor) {
-    const Impl& session = *impl_;
+    Impl& session = *impl_;
     const DraftModel& model = session.model;
     const SessionViews& views = session.views;
-    std::fill_n(views.ids.i32(), model.spec.block_size, model.spec.mask_token);
-    views.ids.i32()[0] = anchor;
-    *views.begin_row.i32() = 0;
-    *views.anchor_row.i32() = static_cast<std::int32_t>(session.length);
+    session.upload_block(context, anchor);
     gather_rows(context, {model.embedding, views.ids, views.block.x});
     BlockForwardParams params;
     params.spec = &model.spec;
-    params.positions = session.next_positions(model.spec.block_size);
+    params.positions = session.next_positions(context, model.spec.block_size);
     params.rope = views.rope;
     params.begin_row = views.begin_row;
     params.anchor_row = views.anchor_row;
@@ -176,8 +211,8 @@ Tensor DraftSession::propose(const Context& context, std::int32_t anchor) {
         params.layer = i;
         params.weights = &model.weights.layers[i];
         if (i > 0) params.residual = views.block.x_mid;
-        params.k_context = first_rows(views.caches[i].k, session.length);
-        params.v_context = first_rows(views.caches[i].v, session.length);
+        params.k_context = views.caches[i].k;  // whole: the anchor's row says how much of it is seen
+        params.v_context = views.caches[i].v;
         block_forward(context, params);
     }
     rms_norm_forward(context, {views.block.x, model.weights.norm, session.eps(), 0.0F, views.block.x_mid, views.hidden, Tensor{}});

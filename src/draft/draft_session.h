@@ -14,8 +14,11 @@ namespace dflash {
 struct DraftSessionSettings {
     std::int64_t max_tokens = 0;  // context capacity
     std::int64_t max_append = 0;  // most context rows appended at once (the prompt's chunk)
+    Device device = {};
 };
-std::vector<BufferSpec> draft_session_buffers(const DraftSpec& spec, const DraftSessionSettings& settings, Lifetime lifetime);
+// Buffers "draft.session.*": caches and scratch live `lifetime`, the rotary tables, which are filled once, `persistent`.
+std::vector<BufferSpec> draft_session_buffers(const DraftSpec& spec, const DraftSessionSettings& settings, Lifetime lifetime,
+                                              Lifetime persistent);
 std::vector<LinearShape> draft_session_linears(const DraftSpec& spec, const DraftSessionSettings& settings);
 
 class DraftSession {
@@ -23,7 +26,7 @@ public:
     DraftSession(const DraftModel& model, const DraftSessionSettings& settings, const Arena& arena);
     ~DraftSession();
     void reset();
-    // Appends features of the next committed tokens (positions length() ..). taps: f32 (n, K*C).
+    // Appends features of the next committed tokens (positions length() ..). taps: (n, K*C).
     void append_context(const Context& context, const Tensor& taps);
     // Logits of the block anchored at position length() with token `anchor`: f32 (W, V); rows from first_weighted_slot() are proposals
     // (slot k for position length() + k + shift).

@@ -49,10 +49,10 @@ DecodingSetup::DecodingSetup(const DecodingOptions& options) : context_(options.
 void DecodingSetup::allocate(const DecodingOptions& options) {
     const DraftSpec* spec = draft_ ? &draft_->spec : nullptr;
     const Lifetime always;
-    std::vector<BufferSpec> buffers = target_weight_buffers(target_, TargetPart::kAll, always);
+    std::vector<BufferSpec> buffers = target_weight_buffers(target_, TargetPart::kAll, options.device, always);
     if (spec != nullptr) append(buffers, draft_tensor_buffers(*spec, kDraftPrefix, Category::kWeights, always));
-    append(buffers, generator_buffers(target_, spec, options.generator, always));
-    const std::size_t workspace = generator_workspace_bytes(target_, spec, options.generator, options.device);
+    append(buffers, generator_buffers(target_, spec, options.generator, always, always));
+    const std::size_t workspace = generator_workspace_bytes(target_, spec, options.generator);
     buffers.push_back({kWorkspace, DType::kU8, {static_cast<std::int64_t>(workspace)}, Category::kWorkspace, always});
 
     const Plan plan = make_plan({"decode"}, std::move(buffers));

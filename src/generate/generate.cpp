@@ -23,6 +23,7 @@ TargetSessionSettings target_settings(const DraftSpec* draft, const GeneratorSet
     TargetSessionSettings session;
     session.max_tokens = settings.max_tokens;
     session.max_prompt = settings.max_prompt;
+    session.device = settings.device;
     session.step_rows = step_rows(draft, settings);
     if (draft != nullptr) session.taps = draft->taps;
     return session;
@@ -32,7 +33,8 @@ constexpr std::int64_t kAppendChunk = 1024;  // prompt rows that pass through th
 
 DraftSessionSettings draft_settings(const DraftSpec& draft, const GeneratorSettings& settings) {
     return {.max_tokens = settings.max_tokens,
-            .max_append = std::max(step_rows(&draft, settings), std::min(settings.max_prompt, kAppendChunk))};
+            .max_append = std::max(step_rows(&draft, settings), std::min(settings.max_prompt, kAppendChunk)),
+            .device = settings.device};
 }
 
 template <typename T>
@@ -43,9 +45,9 @@ void append(std::vector<T>& to, std::vector<T> from) {
 }  // namespace
 
 std::vector<BufferSpec> generator_buffers(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings,
-                                          Lifetime lifetime) {
-    std::vector<BufferSpec> buffers = target_session_buffers(target, target_settings(draft, settings), lifetime);
-    if (draft != nullptr) append(buffers, draft_session_buffers(*draft, draft_settings(*draft, settings), lifetime));
+                                          Lifetime lifetime, Lifetime persistent) {
+    std::vector<BufferSpec> buffers = target_session_buffers(target, target_settings(draft, settings), lifetime, persistent);
+    if (draft != nullptr) append(buffers, draft_session_buffers(*draft, draft_settings(*draft, settings), lifetime, persistent));
     return buffers;
 }
 
@@ -55,10 +57,9 @@ std::vector<LinearShape> generator_linears(const TargetConfig& target, const Dra
     return linears;
 }
 
-std::size_t generator_workspace_bytes(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings,
-                                      Device device) {
-    return std::max(linear_workspace_bytes(device, generator_linears(target, draft, settings)),
-                    target_session_workspace_bytes(target, target_settings(draft, settings), device));
+std::size_t generator_workspace_bytes(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings) {
+    return std::max(linear_workspace_bytes(settings.device, generator_linears(target, draft, settings)),
+                    target_session_workspace_bytes(target, target_settings(draft, settings)));
 }
 
 struct Generator::Impl {

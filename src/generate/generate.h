@@ -51,12 +51,14 @@ struct GeneratorSettings {
     std::int64_t max_tokens = 0;   // prompt + new tokens
     std::int64_t max_prompt = 0;   // prompt rows that pass through the target at once; longer prompts go in pieces
     std::int64_t block_size = 16;  // the verify step's rows where there is no drafter to say so
+    Device device = {};
 };
-// All buffers of both sessions, one lifetime; and the workspace they need.
+// All buffers of both sessions: the rotary tables, which are filled once, live `persistent`, the others `lifetime`. And the workspace they
+// need.
 std::vector<BufferSpec> generator_buffers(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings,
-                                          Lifetime lifetime);
+                                          Lifetime lifetime, Lifetime persistent);
 std::vector<LinearShape> generator_linears(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings);
-std::size_t generator_workspace_bytes(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings, Device device);
+std::size_t generator_workspace_bytes(const TargetConfig& target, const DraftSpec* draft, const GeneratorSettings& settings);
 
 // Called with each batch of committed tokens; return false to stop.
 using TokenCallback = std::function<bool(std::span<const std::int32_t>)>;

@@ -15,6 +15,7 @@
 #include "kernels/embedding.h"
 #include "kernels/head_norm_rope.h"
 #include "kernels/linear.h"
+#include "kernels/log_sum_exp.h"
 #include "kernels/loss_sums.h"
 #include "kernels/matmul_library.h"
 #include "kernels/muon.h"
@@ -49,6 +50,7 @@
     LAUNCHER(void, axpby, (const Context&, float, const Tensor&, float, const Tensor&))               \
     LAUNCHER(void, copy_columns, (const Context&, const Tensor&, const Tensor&, std::int64_t))        \
     LAUNCHER(void, argmax_rows, (const Context&, const Tensor&, const Tensor&))                       \
+    LAUNCHER(void, log_sum_exp_rows, (const Context&, const Tensor&, const Tensor&))                  \
     LAUNCHER(void, anchor_attention_forward, (const Context&, const AnchorAttentionForwardParams&))   \
     LAUNCHER(void, anchor_attention_backward, (const Context&, const AnchorAttentionBackwardParams&)) \
     LAUNCHER(void, causal_attention_forward, (const Context&, const CausalAttentionParams&))          \

@@ -2,13 +2,15 @@
 #include "target/feature_extractor.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
+#include "base/bf16.h"
 #include "kernels/elementwise.h"
 #include "kernels/linear.h"
+#include "kernels/log_sum_exp.h"
 #include "target/target_model.h"
 #include "tensor/arena.h"
+#include "tensor/buffer.h"
 
 namespace dflash {
 namespace {
@@ -16,15 +18,26 @@ namespace {
 constexpr std::int64_t kLogitRows = 128;
 constexpr const char* kLogits = "target.features.logits";
 constexpr const char* kBest = "target.features.best";
+constexpr const char* kLogSumExp = "target.features.logsumexp";
 constexpr const char* kWorkspace = "target.features.workspace";
 
-// In double: sums over hundreds of thousands of words.
-float log_sum_exp(const float* z, std::int64_t n) {
-    const double largest = static_cast<double>(*std::max_element(z, z + n));
-    double sum = 0;
-    for (std::int64_t i = 0; i < n; ++i) sum += std::exp(static_cast<double>(z[i]) - largest);
-    return static_cast<float>(largest + std::log(sum));
-}
+// Rows of device memory as f32 on the host. On the CPU they are that already.
+class HostCopy {
+public:
+    Tensor of(const Context& context, const Tensor& rows) {
+        if (!rows.defined() || context.device().type == DeviceType::kCpu) return rows;
+        DFLASH_CHECK(rows.dtype == DType::kBF16, "features are {} on this device, expected bf16", dtype_name(rows.dtype));
+        bits_.resize(static_cast<std::size_t>(rows.elements()));
+        values_.resize(bits_.size());
+        context.download(rows, bits_.data());
+        std::transform(bits_.begin(), bits_.end(), values_.begin(), bf16_to_float);
+        return {values_.data(), DType::kF32, rows.shape, {}};
+    }
+
+private:
+    std::vector<std::uint16_t> bits_;
+    std::vector<float> values_;
+};
 
 void make_single_document(std::span<const std::int32_t> ids, PackedBatch& batch) {
     batch.ids.assign(ids.begin(), ids.end());
@@ -58,37 +71,40 @@ struct FeatureExtractor::Impl {
     Context context;
     std::optional<TargetModel> model;
     PackedBatch batch;
+    HostCopy taps, final_state;
     std::vector<float> logsumexp;
     std::vector<std::int32_t> best;
 
-    void measure_logits(const Tensor& final_state);
+    explicit Impl(Device device) : context(device) {}
+    void measure_logits(const Tensor& states);
 };
 
-FeatureExtractor::FeatureExtractor(const std::string& target_folder, const FeatureRequest& request, std::int64_t max_tokens)
-    : impl_(std::make_unique<Impl>()) {
+FeatureExtractor::FeatureExtractor(const std::string& target_folder, const FeatureRequest& request, std::int64_t max_tokens, Device device)
+    : impl_(std::make_unique<Impl>(device)) {
     Impl& m = *impl_;
     m.target = read_target_config(target_folder);
     m.request = request;
     check_feature_request(request, m.target);
-    const TargetForwardSettings settings{max_tokens, request.layers, request.want_final || request.want_logits};
+    const TargetForwardSettings settings{max_tokens, request.layers, request.want_final || request.want_logits, device};
     const std::int64_t layers = settings.layers_to_run(m.target);
     const Lifetime always{0, 0};
 
-    std::vector<BufferSpec> buffers = target_weight_buffers(m.target, TargetPart::kAll, always, layers);
+    std::vector<BufferSpec> buffers = target_weight_buffers(m.target, TargetPart::kAll, device, always, layers);
     const std::vector<BufferSpec> forward = target_forward_buffers(m.target, settings, always, always, always);
     buffers.insert(buffers.end(), forward.begin(), forward.end());
     std::vector<LinearShape> linears = target_forward_linears(m.target, settings);
     if (request.want_logits) {
         buffers.push_back({kLogits, DType::kF32, {kLogitRows, m.target.vocabulary}, Category::kTarget, always});
         buffers.push_back({kBest, DType::kI32, {kLogitRows}, Category::kTarget, always});
+        buffers.push_back({kLogSumExp, DType::kF32, {kLogitRows}, Category::kTarget, always});
         linears.push_back({kLogitRows, m.target.hidden, m.target.vocabulary});
     }
-    const std::size_t workspace =
-        std::max(linear_workspace_bytes(Device{}, linears), target_forward_workspace_bytes(m.target, settings, Device{}));
+    const std::size_t workspace = std::max(linear_workspace_bytes(device, linears), target_forward_workspace_bytes(m.target, settings));
     buffers.push_back({kWorkspace, DType::kU8, {static_cast<std::int64_t>(workspace)}, Category::kWorkspace, always});
 
-    m.arena = std::make_unique<Arena>(Device{}, make_plan({"features"}, buffers));
+    m.arena = std::make_unique<Arena>(device, make_plan({"features"}, buffers));
     m.context.bind_workspace(m.arena->tensor(kWorkspace));
+    linear_prepare(m.context, linears);
     m.weights = bind_target_weights(m.target, TargetPart::kAll, *m.arena, layers);
     load_target_weights(target_folder, m.target, TargetPart::kAll, m.weights);
     m.model.emplace(m.target, m.weights, settings, *m.arena);
@@ -98,21 +114,20 @@ FeatureExtractor::~FeatureExtractor() = default;
 
 const TargetConfig& FeatureExtractor::target() const { return impl_->target; }
 
-void FeatureExtractor::Impl::measure_logits(const Tensor& final_state) {
-    const std::int64_t rows = final_state.rows();
+void FeatureExtractor::Impl::measure_logits(const Tensor& states) {
+    const std::int64_t rows = states.rows();
     logsumexp.resize(static_cast<std::size_t>(rows));
     best.resize(static_cast<std::size_t>(rows));
     for (std::int64_t begin = 0; begin < rows; begin += kLogitRows) {
         const std::int64_t count = std::min(kLogitRows, rows - begin);
         const Tensor logits = arena->tensor(kLogits).slice_rows(0, count);
         const Tensor largest = arena->tensor(kBest).slice_rows(0, count);
-        linear_forward(context, {final_state.slice_rows(begin, count), weights.head, logits});
+        const Tensor sums = arena->tensor(kLogSumExp).slice_rows(0, count);
+        linear_forward(context, {states.slice_rows(begin, count), weights.head, logits});
         argmax_rows(context, logits, largest);
-        std::copy_n(largest.i32(), count, best.begin() + begin);
-        const float* z = logits.f32();
-        float* out = logsumexp.data() + begin;
-#pragma omp parallel for schedule(static)
-        for (std::int64_t row = 0; row < count; ++row) out[row] = log_sum_exp(z + row * target.vocabulary, target.vocabulary);
+        log_sum_exp_rows(context, logits, sums);
+        context.download(largest, best.data() + begin);
+        context.download(sums, logsumexp.data() + begin);
     }
 }
 
@@ -120,9 +135,10 @@ DocumentFeatures FeatureExtractor::run(std::span<const std::int32_t> ids) {
     Impl& m = *impl_;
     make_single_document(ids, m.batch);
     DocumentFeatures result;
-    result.states = m.model->forward(m.context, m.batch);
+    const TargetFeatures states = m.model->forward(m.context, m.batch);
+    result.states = {m.taps.of(m.context, states.taps), m.final_state.of(m.context, states.final_state)};
     if (m.request.want_logits) {
-        m.measure_logits(result.states.final_state);
+        m.measure_logits(states.final_state);
         result.logsumexp = m.logsumexp;
         result.best = m.best;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What the target computes for one document at a time, for writing it down: the residual after any layers, the state after the last norm,
-// and log-sum-exp and argmax of the logits, which are made for a few rows at a time and never exist whole. Owns the target's memory.
+// and log-sum-exp and argmax of the logits, which are made for a few rows at a time and never exist whole. Owns the target's memory; what
+// it hands out is host memory in f32.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ struct DocumentFeatures {
 class FeatureExtractor {
 public:
     // Loads the layers that are needed; documents have at most `max_tokens` tokens.
-    FeatureExtractor(const std::string& target_folder, const FeatureRequest& request, std::int64_t max_tokens);
+    FeatureExtractor(const std::string& target_folder, const FeatureRequest& request, std::int64_t max_tokens, Device device = {});
     ~FeatureExtractor();
     // The result is valid until the next call.
     DocumentFeatures run(std::span<const std::int32_t> ids);

@@ -10,8 +10,8 @@
 namespace dflash {
 
 struct TargetFeatures {
-    Tensor taps;         // f32 (S, K*C): residual after each tapped layer, concatenated in tap order; never normed
-    Tensor final_state;  // optional f32 (S, C): after the last norm; needed by the kl loss
+    Tensor taps;         // (S, K*C), the device's working dtype: residual after each tapped layer, concatenated in tap order; never normed
+    Tensor final_state;  // optional (S, C): after the last norm; needed by the kl loss
 };
 
 // A micro-batch with its features; both stay valid until the source's next call.

@@ -132,7 +132,7 @@ private:
 
 void write_features_file(const Dataset& data, const FeaturesOutput& output, const FeaturesProgress& progress) {
     const std::vector<std::string> ids = distinct_ids(data);
-    FeatureExtractor extractor(output.target, output.request, longest_document(data));
+    FeatureExtractor extractor(output.target, output.request, longest_document(data), output.device);
     const std::int64_t hidden = extractor.target().hidden;
     std::vector<SafetensorsWriter::Declared> declared;
     for (std::int64_t row = 0; row < data.documents(); ++row) {
@@ -169,7 +169,7 @@ std::int64_t write_features_folder(const std::function<void(const std::string&)>
     const StagingFolder staging(output.out);
     make_data(features_data_folder(staging.path()));
     const Dataset data(features_data_folder(staging.path()));
-    FeatureExtractor extractor(output.target, output.request, longest_document(data));
+    FeatureExtractor extractor(output.target, output.request, longest_document(data), output.device);
     const std::int64_t hidden = extractor.target().hidden;
     FeaturesManifest manifest = make_manifest(data, output, hidden);
     const std::vector<std::int64_t> borders = shard_borders(data, output, hidden);

@@ -18,6 +18,7 @@ struct FeaturesOutput {
     FeatureRequest request;
     DType dtype = DType::kF32;  // of hidden and final states: f32 or bf16
     std::int64_t shard_bytes = std::int64_t{1} << 30;
+    Device device = {};
 };
 // Called after each document with the tokens done so far.
 using FeaturesProgress = std::function<void(std::int64_t documents_done, std::int64_t tokens_done)>;

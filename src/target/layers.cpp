@@ -12,6 +12,7 @@
 #include "kernels/rms_norm.h"
 #include "kernels/swiglu.h"
 #include "model/rope_table.h"
+#include "tensor/working_dtype.h"
 
 namespace dflash {
 namespace {
@@ -22,14 +23,14 @@ public:
     explicit Carver(const Tensor& memory) : memory_(memory) {}
     Tensor take(std::int64_t rows, std::int64_t columns) {
         const std::int64_t begin = used_;
-        used_ += (rows * columns + kAlignedFloats - 1) / kAlignedFloats * kAlignedFloats;
+        used_ += (rows * columns + kAlignment - 1) / kAlignment * kAlignment;
         if (!memory_.defined()) return {};
         return memory_.slice_rows(begin, used_ - begin).view({rows, columns});
     }
     std::int64_t used() const { return used_; }
 
 private:
-    static constexpr std::int64_t kAlignedFloats = 64;
+    static constexpr std::int64_t kAlignment = 128;  // elements: 256 bytes of bf16
     Tensor memory_;
     std::int64_t used_ = 0;
 };
@@ -83,7 +84,7 @@ bool has_kind(const TargetConfig& config, TargetLayerKind kind) {
     return std::find(config.layer_kinds.begin(), config.layer_kinds.end(), kind) != config.layer_kinds.end();
 }
 
-std::int64_t mixer_floats(const TargetConfig& config, std::int64_t rows) {
+std::int64_t mixer_elements(const TargetConfig& config, std::int64_t rows) {
     Carver feed_forward{{}}, attention{{}}, delta{{}};
     carve_feed_forward(config, rows, feed_forward);
     if (has_kind(config, TargetLayerKind::kFullAttention)) carve_attention(config, rows, attention);
@@ -166,19 +167,20 @@ void LayerCall::attention() const {
 
     const bool gated = config_.family == TargetFamily::kHybrid;
     const std::int64_t head_dim = config_.head_dim;
-    const bool cached = memory_.k.defined();
-    const std::int64_t keys = (cached ? rows_.key_row : 0) + rows_.live;
-    const Tensor k_new = cached ? memory_.k.slice_rows(rows_.key_row, rows_.live) : live(s.k);
     norm_and_rotate(s.q_projected, gated ? 2 * head_dim : head_dim, config_.heads, w.q_norm, s.q);
-    norm_and_rotate(s.k, head_dim, config_.kv_heads, w.k_norm, k_new);
-    if (cached) copy_columns(context_, live(s.v), memory_.v.slice_rows(rows_.key_row, rows_.live), 0);
-
-    const Shape key_shape{keys, config_.kv_heads, head_dim};
+    norm_and_rotate(s.k, head_dim, config_.kv_heads, w.k_norm, s.k);
+    const Shape key_shape{rows_.live, config_.kv_heads, head_dim};
     const Shape query_shape{rows_.rows, config_.heads, head_dim};
     CausalAttentionParams p;
     p.q = s.q.view(query_shape);
-    p.k = (cached ? memory_.k : s.k).view(key_shape);
-    p.v = (cached ? memory_.v : s.v).view(key_shape);
+    p.k = s.k.view(key_shape);
+    p.v = s.v.view(key_shape);
+    if (memory_.k.defined()) {
+        scatter_rows(context_, {p.k, live(scratch_.positions), {}, memory_.k});
+        scatter_rows(context_, {p.v, live(scratch_.positions), {}, memory_.v});
+        p.k = memory_.k;
+        p.v = memory_.v;
+    }
     p.key_begin = scratch_.key_begin.slice_rows(0, rows_.rows);
     p.key_end = scratch_.key_end.slice_rows(0, rows_.rows);
     p.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
@@ -186,7 +188,7 @@ void LayerCall::attention() const {
     causal_attention_forward(context_, p);
     if (gated) {
         Tensor gate = s.q_projected.view(query_shape);
-        gate.data = s.q_projected.f32() + head_dim;
+        gate.data = static_cast<char*>(gate.data) + static_cast<std::size_t>(head_dim) * dtype_bytes(gate.dtype);
         sigmoid_gate_forward(context_, {gate, 2 * config_.heads * head_dim, 2 * head_dim, p.out});
     }
     linear_forward(context_, {s.out, w.o_proj, branch_});
@@ -251,7 +253,7 @@ void LayerCall::feed_forward() const {
 
 }  // namespace
 
-std::vector<BufferSpec> layer_scratch_buffers(const TargetConfig& config, std::int64_t capacity, std::int64_t positions,
+std::vector<BufferSpec> layer_scratch_buffers(const TargetConfig& config, Device device, std::int64_t capacity, std::int64_t positions,
                                               const LayerScratchNames& names, Lifetime scratch, Lifetime persistent) {
     std::vector<BufferSpec> buffers;
     const auto add_buffer = [&](const std::string& name, DType dtype, const Shape& shape, Lifetime lifetime) {
@@ -261,9 +263,9 @@ std::vector<BufferSpec> layer_scratch_buffers(const TargetConfig& config, std::i
         add_buffer(names.scratch + name, DType::kI32, {capacity}, scratch);
     add_buffer(names.scratch + "document_begin", DType::kI32, {capacity + 1}, scratch);
     for (const char* name : {"residual", "hidden", "branch"}) {
-        add_buffer(names.scratch + name, DType::kF32, {capacity, config.hidden}, scratch);
+        add_buffer(names.scratch + name, working_dtype(device), {capacity, config.hidden}, scratch);
     }
-    add_buffer(names.scratch + "mixer", DType::kF32, {mixer_floats(config, capacity)}, scratch);
+    add_buffer(names.scratch + "mixer", working_dtype(device), {mixer_elements(config, capacity)}, scratch);
     for (const char* name : {"cos", "sin"}) add_buffer(names.rope + name, DType::kF32, {positions, config.rotary_dims / 2}, persistent);
     return buffers;
 }
@@ -348,8 +350,6 @@ void TargetLayers::run(const Context& context, LayerMode mode, const LayerRows& 
 void TargetLayers::replay_delta(const Context& context, std::int64_t layer, std::int64_t count) const {
     LayerRows rows;
     rows.rows = rows.live = count;
-    scratch.document_begin.i32()[0] = 0;
-    scratch.document_begin.i32()[1] = static_cast<std::int32_t>(count);
     LayerCall(context, *this, LayerMode::kStep, rows, layer).replay(count);
 }
 

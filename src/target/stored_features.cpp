@@ -13,18 +13,54 @@
 namespace dflash {
 namespace {
 
-// One stored row of C elements to f32.
-void convert_row(const char* from, bool is_bf16, std::int64_t elements, float* to) {
-    if (!is_bf16) {
-        std::memcpy(to, from, static_cast<std::size_t>(elements) * sizeof(float));
-        return;
-    }
+constexpr std::int64_t kStagedBytes = std::int64_t{4} << 20;
+
+template <typename To, typename From, typename Convert>
+void convert_elements(const char* from, std::int64_t elements, char* to, Convert convert) {
     for (std::int64_t i = 0; i < elements; ++i) {
-        std::uint16_t bits = 0;
-        std::memcpy(&bits, from + i * 2, sizeof(bits));
-        to[i] = bf16_to_float(bits);
+        From value;
+        std::memcpy(&value, from + i * static_cast<std::int64_t>(sizeof(From)), sizeof(From));
+        const To converted = convert(value);
+        std::memcpy(to + i * static_cast<std::int64_t>(sizeof(To)), &converted, sizeof(To));
     }
 }
+
+// One stored row of C elements.
+void convert_row(const char* from, DType stored, std::int64_t elements, DType wanted, char* to) {
+    if (stored == wanted) {
+        std::memcpy(to, from, static_cast<std::size_t>(elements) * dtype_bytes(wanted));
+    } else if (wanted == DType::kF32) {
+        convert_elements<float, std::uint16_t>(from, elements, to, bf16_to_float);
+    } else {
+        convert_elements<std::uint16_t, float>(from, elements, to, float_to_bf16);
+    }
+}
+
+// Rows of a planned buffer that are made on the host and uploaded a few megabytes at a time.
+class RowUploader {
+public:
+    explicit RowUploader(const Tensor& to) : to_(to) {
+        if (!to.defined()) return;
+        row_bytes_ = to.row_elements() * static_cast<std::int64_t>(dtype_bytes(to.dtype));
+        piece_ = std::max<std::int64_t>(1, kStagedBytes / row_bytes_);
+        staged_.resize(static_cast<std::size_t>(piece_ * row_bytes_));
+    }
+    // make_row(i, memory) writes row first + i, for i in 0 .. count - 1.
+    template <typename MakeRow>
+    void upload(const Context& context, std::int64_t first, std::int64_t count, const MakeRow& make_row) {
+        for (std::int64_t begin = 0; begin < count; begin += piece_) {
+            const std::int64_t rows = std::min(piece_, count - begin);
+#pragma omp parallel for schedule(static)
+            for (std::int64_t row = 0; row < rows; ++row) make_row(begin + row, staged_.data() + row * row_bytes_);
+            context.upload(staged_.data(), to_.slice_rows(first + begin, rows));
+        }
+    }
+
+private:
+    Tensor to_;
+    std::int64_t row_bytes_ = 0, piece_ = 1;
+    std::vector<char> staged_;
+};
 
 // The stored states of one document, in the order of the wanted ones.
 struct StoredDocument {
@@ -40,19 +76,24 @@ struct StoredFeatures::Impl {
     std::vector<SafetensorsFile> shards;
     std::vector<StoredDocument> documents;
     Loader loader;
-    std::int64_t element_bytes = 4;
+    DType stored_dtype = DType::kF32;
+    RowUploader taps_rows, final_rows;
 
     Impl(const std::string& folder, const Dataset& data, const LoaderSettings& loader_settings, const StoredFeatureSettings& wanted);
     void check(const std::string& folder, const Dataset& data) const;
     const char* find(const std::string& name, std::int64_t row) const;
-    void copy_document(std::int64_t row, std::int64_t first, std::int64_t tokens) const;
+    void copy_document(const Context& context, std::int64_t row, std::int64_t first, std::int64_t tokens);
 };
 
 StoredFeatures::Impl::Impl(const std::string& folder, const Dataset& data, const LoaderSettings& loader_settings,
                            const StoredFeatureSettings& wanted)
-    : manifest(read_features_manifest(folder)), settings(wanted), loader(data, loader_settings) {
+    : manifest(read_features_manifest(folder)),
+      settings(wanted),
+      loader(data, loader_settings),
+      taps_rows(wanted.taps_out),
+      final_rows(wanted.final_out) {
     check(folder, data);
-    element_bytes = manifest.dtype == "bf16" ? 2 : 4;
+    stored_dtype = manifest.dtype == "bf16" ? DType::kBF16 : DType::kF32;
     shards.reserve(manifest.shards.size());
     for (const FeaturesManifest::Shard& shard : manifest.shards) shards.emplace_back(folder + "/" + shard.file);
     documents.resize(manifest.documents.size());
@@ -103,21 +144,22 @@ const char* StoredFeatures::Impl::find(const std::string& name, std::int64_t row
     return entry->data;
 }
 
-void StoredFeatures::Impl::copy_document(std::int64_t row, std::int64_t first, std::int64_t tokens) const {
+void StoredFeatures::Impl::copy_document(const Context& context, std::int64_t row, std::int64_t first, std::int64_t tokens) {
     const StoredDocument& document = documents[static_cast<std::size_t>(row)];
     const std::int64_t hidden = manifest.hidden;
-    const std::int64_t taps = std::ssize(settings.taps);
-    const bool is_bf16 = element_bytes == 2;
-#pragma omp parallel for schedule(static)
-    for (std::int64_t token = 0; token < tokens; ++token) {
-        const std::int64_t from = token * hidden * element_bytes;
-        for (std::int64_t k = 0; k < taps; ++k) {
-            convert_row(document.states[static_cast<std::size_t>(k)] + from, is_bf16, hidden,
-                        settings.taps_out.f32() + ((first + token) * taps + k) * hidden);
+    const std::int64_t stored_row = hidden * static_cast<std::int64_t>(dtype_bytes(stored_dtype));
+    const DType wanted = settings.taps_out.dtype;
+    const std::int64_t wanted_row = hidden * static_cast<std::int64_t>(dtype_bytes(wanted));
+    taps_rows.upload(context, first, tokens, [&](std::int64_t token, char* to) {
+        for (std::size_t k = 0; k < settings.taps.size(); ++k) {
+            convert_row(document.states[k] + token * stored_row, stored_dtype, hidden, wanted,
+                        to + static_cast<std::int64_t>(k) * wanted_row);
         }
-        if (settings.final_out.defined()) {
-            convert_row(document.states.back() + from, is_bf16, hidden, settings.final_out.f32() + (first + token) * hidden);
-        }
+    });
+    if (settings.final_out.defined()) {
+        final_rows.upload(context, first, tokens, [&](std::int64_t token, char* to) {
+            convert_row(document.states.back() + token * stored_row, stored_dtype, hidden, wanted, to);
+        });
     }
     shards[static_cast<std::size_t>(document.shard)].drop_pages();
 }
@@ -138,11 +180,12 @@ std::int64_t StoredFeatures::batches_in_epoch(std::int64_t epoch) const { return
 
 void StoredFeatures::seek(std::int64_t epoch, std::int64_t cursor) { impl_->loader.seek(epoch, cursor); }
 
-FeatureBatch StoredFeatures::next(const Context& /*context*/) {
+FeatureBatch StoredFeatures::next(const Context& context) {
     const PackedBatch& batch = impl_->loader.next();
     for (std::int64_t document = 0; document < batch.documents(); ++document) {
         const auto d = static_cast<std::size_t>(document);
-        impl_->copy_document(batch.row_of_document[d], batch.document_begin[d], batch.document_begin[d + 1] - batch.document_begin[d]);
+        impl_->copy_document(context, batch.row_of_document[d], batch.document_begin[d],
+                             batch.document_begin[d + 1] - batch.document_begin[d]);
     }
     FeatureBatch result{&batch, {}};
     result.features.taps = impl_->settings.taps_out.slice_rows(0, batch.tokens());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Features read from a folder (features_folder.h): the same micro-batches in the same order as from the live target, since the loader packs
-// the folder's own data set. Rows are converted into planned buffers; the mapped pages do not stay resident.
+// the folder's own data set. Rows are converted, a few megabytes at a time, and uploaded into planned buffers; the mapped pages do not stay
+// resident.
 #pragma once
 
 #include <memory>
@@ -16,8 +17,8 @@ namespace dflash {
 struct StoredFeatureSettings {
     std::vector<std::int64_t> taps;  // wanted layers, any of the stored ones
     std::string target_fingerprint;  // of the target whose embedding and head the drafter uses
-    Tensor taps_out;                 // f32 (S, K*C): planned memory, normally "target.features.taps"
-    Tensor final_out;                // optional f32 (S, C): "target.features.final_state"
+    Tensor taps_out;                 // (S, K*C), f32 or bf16: planned memory, normally "target.features.taps"
+    Tensor final_out;                // optional (S, C), as taps_out: "target.features.final_state"
 };
 
 class StoredFeatures final : public FeatureSource {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "target/target_model.h"
 
-#include <cstring>
-
 #include "target/layers.h"
+#include "tensor/working_dtype.h"
 
 namespace dflash {
 namespace {
@@ -44,8 +43,8 @@ void check_batch(const PackedBatch& batch, std::int64_t max_tokens) {
     DFLASH_CHECK(row == tokens, "the documents of the micro-batch end at row {} of {}", row, tokens);
 }
 
-void upload(const std::vector<std::int32_t>& values, const Tensor& tensor) {
-    if (!values.empty()) std::memcpy(tensor.i32(), values.data(), values.size() * sizeof(std::int32_t));
+void upload_first(const Context& context, const std::vector<std::int32_t>& values, const Tensor& tensor) {
+    context.upload(std::span(values), tensor.slice_rows(0, std::ssize(values)));
 }
 
 }  // namespace
@@ -58,9 +57,9 @@ std::int64_t TargetForwardSettings::layers_to_run(const TargetConfig& config) co
 std::vector<BufferSpec> target_forward_buffers(const TargetConfig& config, const TargetForwardSettings& settings, Lifetime forward_lifetime,
                                                Lifetime features_lifetime, Lifetime persistent) {
     std::vector<BufferSpec> buffers =
-        layer_scratch_buffers(config, settings.max_tokens, settings.max_tokens, kNames, forward_lifetime, persistent);
+        layer_scratch_buffers(config, settings.device, settings.max_tokens, settings.max_tokens, kNames, forward_lifetime, persistent);
     const auto add_features = [&](const char* name, std::int64_t columns) {
-        buffers.push_back({name, DType::kF32, {settings.max_tokens, columns}, Category::kInput, features_lifetime});
+        buffers.push_back({name, working_dtype(settings.device), {settings.max_tokens, columns}, Category::kInput, features_lifetime});
     };
     if (!settings.taps.empty()) add_features(kTapsName, std::ssize(settings.taps) * config.hidden);
     if (settings.want_final) add_features(kFinalName, config.hidden);
@@ -71,13 +70,14 @@ std::vector<LinearShape> target_forward_linears(const TargetConfig& config, cons
     return layer_linears(config, settings.max_tokens);
 }
 
-std::size_t target_forward_workspace_bytes(const TargetConfig& config, const TargetForwardSettings& /*settings*/, Device device) {
-    return layer_workspace_bytes(config, device);
+std::size_t target_forward_workspace_bytes(const TargetConfig& config, const TargetForwardSettings& settings) {
+    return layer_workspace_bytes(config, settings.device);
 }
 
 struct TargetModel::Scratch {
     LayerScratch layers;
     Tensor taps, final_state;
+    std::vector<std::int32_t> key_begin, key_end;  // host, reserved once
 };
 
 TargetModel::TargetModel(const TargetConfig& config, const TargetWeights& weights, const TargetForwardSettings& settings,
@@ -90,6 +90,8 @@ TargetModel::TargetModel(const TargetConfig& config, const TargetWeights& weight
     scratch->layers = bind_layer_scratch(config, kNames, arena);
     if (!settings.taps.empty()) scratch->taps = arena.tensor(kTapsName);
     if (settings.want_final) scratch->final_state = arena.tensor(kFinalName);
+    scratch->key_begin.reserve(static_cast<std::size_t>(settings.max_tokens));
+    scratch->key_end.reserve(static_cast<std::size_t>(settings.max_tokens));
     scratch_ = std::move(scratch);
 }
 
@@ -97,19 +99,23 @@ TargetFeatures TargetModel::forward(const Context& context, const PackedBatch& b
     check_batch(batch, settings_.max_tokens);
     const LayerScratch& s = scratch_->layers;
     const std::int64_t tokens = batch.tokens();
-    upload(batch.ids, s.ids);
-    upload(batch.position, s.positions);
-    upload(batch.document_begin, s.document_begin);
-    for (std::int64_t row = 0; row < tokens; ++row) {
-        s.key_begin.i32()[row] = static_cast<std::int32_t>(row) - batch.position[static_cast<std::size_t>(row)];
-        s.key_end.i32()[row] = static_cast<std::int32_t>(row) + 1;
-    }
     TargetFeatures features;
     if (scratch_->taps.defined()) features.taps = scratch_->taps.slice_rows(0, tokens);
     if (scratch_->final_state.defined()) features.final_state = scratch_->final_state.slice_rows(0, tokens);
     if (tokens == 0) return features;
+    scratch_->key_begin.clear();
+    scratch_->key_end.clear();
+    for (std::int32_t row = 0; row < tokens; ++row) {
+        scratch_->key_begin.push_back(row - batch.position[static_cast<std::size_t>(row)]);
+        scratch_->key_end.push_back(row + 1);
+    }
+    upload_first(context, batch.ids, s.ids);
+    upload_first(context, batch.position, s.positions);
+    upload_first(context, batch.document_begin, s.document_begin);
+    upload_first(context, scratch_->key_begin, s.key_begin);
+    upload_first(context, scratch_->key_end, s.key_end);
     const TargetLayers layers{&config_, &weights_, s, {}, {}};
-    layers.run(context, LayerMode::kPacked, {tokens, tokens, batch.documents(), 0}, settings_.layers_to_run(config_), settings_.taps,
+    layers.run(context, LayerMode::kPacked, {tokens, tokens, batch.documents()}, settings_.layers_to_run(config_), settings_.taps,
                features.taps, features.final_state);
     return features;
 }

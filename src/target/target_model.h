@@ -22,6 +22,7 @@ struct TargetForwardSettings {
     std::int64_t max_tokens = 0;     // S capacity
     std::vector<std::int64_t> taps;  // layer ids n: the residual after layer n; strictly increasing, may be empty
     bool want_final = false;         // also the state after the last norm
+    Device device = {};
     // Layers that have to run: up to the last tap, or all when want_final.
     std::int64_t layers_to_run(const TargetConfig& config) const;
 };
@@ -32,7 +33,7 @@ std::vector<BufferSpec> target_forward_buffers(const TargetConfig& config, const
                                                Lifetime features_lifetime, Lifetime persistent);
 std::vector<LinearShape> target_forward_linears(const TargetConfig& config, const TargetForwardSettings& settings);
 // Workspace need of the delta rule, beside the linears'.
-std::size_t target_forward_workspace_bytes(const TargetConfig& config, const TargetForwardSettings& settings, Device device);
+std::size_t target_forward_workspace_bytes(const TargetConfig& config, const TargetForwardSettings& settings);
 
 class TargetModel {
 public:
@@ -48,7 +49,7 @@ private:
     TargetWeights weights_;
     TargetForwardSettings settings_;
     struct Scratch;
-    std::shared_ptr<const Scratch> scratch_;
+    std::shared_ptr<Scratch> scratch_;
 };
 
 }  // namespace dflash

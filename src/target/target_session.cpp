@@ -2,11 +2,13 @@
 #include "target/target_session.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "kernels/elementwise.h"
 #include "kernels/rms_norm.h"
 #include "target/layers.h"
+#include "tensor/working_dtype.h"
 
 namespace dflash {
 namespace {
@@ -26,6 +28,7 @@ std::int64_t taps_width(const TargetConfig& config, const TargetSessionSettings&
 
 struct NamedView {
     std::string name;
+    DType dtype;
     Shape shape;
     Tensor* view;
 };
@@ -33,16 +36,17 @@ struct NamedView {
 // What one layer keeps: names, shapes and the places of their views.
 std::vector<NamedView> memory_table(const TargetConfig& c, const TargetSessionSettings& settings, std::int64_t layer, LayerMemory& memory) {
     const std::string prefix = fmt::format("target_session.layers.{}.", layer);
+    const DType working = working_dtype(settings.device);
     if (c.layer_kinds[static_cast<std::size_t>(layer)] == TargetLayerKind::kFullAttention) {
         const Shape cache{settings.max_tokens, c.kv_heads, c.head_dim};
-        return {{prefix + "k", cache, &memory.k}, {prefix + "v", cache, &memory.v}};
+        return {{prefix + "k", working, cache, &memory.k}, {prefix + "v", working, cache, &memory.v}};
     }
     const std::int64_t tile = tile_rows(settings);
-    return {{prefix + "conv_history", {c.conv_taps - 1, c.conv_channels()}, &memory.conv_history},
-            {prefix + "state", {c.value_heads, c.key_dim, c.value_dim}, &memory.state},
-            {prefix + "step_qkv", {tile, c.conv_channels()}, &memory.step_qkv},
-            {prefix + "step_b", {tile, c.value_heads}, &memory.step_b},
-            {prefix + "step_a", {tile, c.value_heads}, &memory.step_a}};
+    return {{prefix + "conv_history", working, {c.conv_taps - 1, c.conv_channels()}, &memory.conv_history},
+            {prefix + "state", DType::kF32, {c.value_heads, c.key_dim, c.value_dim}, &memory.state},
+            {prefix + "step_qkv", working, {tile, c.conv_channels()}, &memory.step_qkv},
+            {prefix + "step_b", working, {tile, c.value_heads}, &memory.step_b},
+            {prefix + "step_a", working, {tile, c.value_heads}, &memory.step_a}};
 }
 
 // Everything else a session keeps.
@@ -51,22 +55,27 @@ struct SessionViews {
 };
 std::vector<NamedView> view_table(const TargetConfig& c, const TargetSessionSettings& settings, SessionViews& views) {
     const std::int64_t tile = tile_rows(settings);
-    std::vector<NamedView> table = {{"target_session.final_state", {tile, c.hidden}, &views.final_state},
-                                    {"target_session.logits", {tile, c.vocabulary}, &views.logits}};
-    if (c.key_heads > 0) table.push_back({"target_session.step_state", {c.value_heads, c.key_dim, c.value_dim}, &views.step_state});
+    const DType working = working_dtype(settings.device);
+    std::vector<NamedView> table = {{"target_session.final_state", working, {tile, c.hidden}, &views.final_state},
+                                    {"target_session.logits", DType::kF32, {tile, c.vocabulary}, &views.logits}};
+    if (c.key_heads > 0) {
+        table.push_back({"target_session.step_state", DType::kF32, {c.value_heads, c.key_dim, c.value_dim}, &views.step_state});
+    }
     if (!settings.taps.empty()) {
-        table.push_back({"target_session.taps", {std::max(settings.max_tokens, tile), taps_width(c, settings)}, &views.taps});
+        const Shape taps{std::max(settings.max_tokens, tile), taps_width(c, settings)};
+        table.push_back({"target_session.taps", working, taps, &views.taps});
     }
     return table;
 }
 
 }  // namespace
 
-std::vector<BufferSpec> target_session_buffers(const TargetConfig& config, const TargetSessionSettings& settings, Lifetime lifetime) {
+std::vector<BufferSpec> target_session_buffers(const TargetConfig& config, const TargetSessionSettings& settings, Lifetime lifetime,
+                                               Lifetime persistent) {
     std::vector<BufferSpec> buffers =
-        layer_scratch_buffers(config, scratch_rows(settings), settings.max_tokens, kNames, lifetime, lifetime);
+        layer_scratch_buffers(config, settings.device, scratch_rows(settings), settings.max_tokens, kNames, lifetime, persistent);
     const auto add_table = [&](const std::vector<NamedView>& table) {
-        for (const NamedView& entry : table) buffers.push_back({entry.name, DType::kF32, entry.shape, Category::kTarget, lifetime});
+        for (const NamedView& entry : table) buffers.push_back({entry.name, entry.dtype, entry.shape, Category::kTarget, lifetime});
     };
     LayerMemory memory;
     SessionViews views;
@@ -81,8 +90,8 @@ std::vector<LinearShape> target_session_linears(const TargetConfig& config, cons
     return shapes;
 }
 
-std::size_t target_session_workspace_bytes(const TargetConfig& config, const TargetSessionSettings& /*settings*/, Device device) {
-    return layer_workspace_bytes(config, device);
+std::size_t target_session_workspace_bytes(const TargetConfig& config, const TargetSessionSettings& settings) {
+    return layer_workspace_bytes(config, settings.device);
 }
 
 struct TargetSession::Impl {
@@ -94,28 +103,36 @@ struct TargetSession::Impl {
     std::int64_t length = 0;     // committed tokens
     std::int64_t step_rows = 0;  // tokens of the last step that are neither kept nor undone yet
     std::int64_t logits_rows = 0, taps_rows = 0;
+    std::vector<std::int32_t> host;  // of place(): one column of the scratch at a time, reserved once
 
     // Places ids at positions length .. in the scratch; rows from ids.size() to `rows` fill the tile and see nothing.
-    LayerRows place(std::span<const std::int32_t> ids, std::int64_t rows);
+    LayerRows place(const Context& context, std::span<const std::int32_t> ids, std::int64_t rows);
+    void upload_borders(const Context& context, std::int64_t rows) const;
     void forget(const Context& context);
     Tensor taps_part(std::int64_t begin, std::int64_t rows) const {
         return views.taps.defined() ? views.taps.slice_rows(begin, rows) : Tensor{};
     }
 };
 
-LayerRows TargetSession::Impl::place(std::span<const std::int32_t> ids, std::int64_t rows) {
+LayerRows TargetSession::Impl::place(const Context& context, std::span<const std::int32_t> ids, std::int64_t rows) {
     const LayerScratch& s = layers.scratch;
     const std::int64_t live = std::ssize(ids);
-    for (std::int64_t row = 0; row < rows; ++row) {
-        const bool is_live = row < live;
-        s.ids.i32()[row] = is_live ? ids[static_cast<std::size_t>(row)] : 0;
-        s.positions.i32()[row] = static_cast<std::int32_t>(is_live ? length + row : 0);
-        s.key_begin.i32()[row] = 0;
-        s.key_end.i32()[row] = static_cast<std::int32_t>(is_live ? length + row + 1 : 0);
-    }
-    s.document_begin.i32()[0] = 0;
-    s.document_begin.i32()[1] = static_cast<std::int32_t>(live);
-    return {rows, live, 1, length};
+    const auto upload = [&](const Tensor& tensor, const auto& of_live_row) {
+        host.assign(static_cast<std::size_t>(rows), 0);
+        for (std::int64_t row = 0; row < live; ++row) host[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(of_live_row(row));
+        context.upload(std::span<const std::int32_t>(host), tensor.slice_rows(0, rows));
+    };
+    upload(s.ids, [&](std::int64_t row) { return ids[static_cast<std::size_t>(row)]; });
+    upload(s.positions, [&](std::int64_t row) { return length + row; });
+    upload(s.key_begin, [](std::int64_t) { return 0; });
+    upload(s.key_end, [&](std::int64_t row) { return length + row + 1; });
+    upload_borders(context, live);
+    return {rows, live, 1};
+}
+
+void TargetSession::Impl::upload_borders(const Context& context, std::int64_t rows) const {
+    const std::array<std::int32_t, 2> borders{0, static_cast<std::int32_t>(rows)};
+    context.upload(std::span<const std::int32_t>(borders), layers.scratch.document_begin.slice_rows(0, 2));
 }
 
 void TargetSession::Impl::forget(const Context& context) {
@@ -138,6 +155,7 @@ TargetSession::TargetSession(const TargetConfig& config, const TargetWeights& we
     impl_->config = config;
     impl_->weights = weights;
     impl_->settings = settings;
+    impl_->host.reserve(static_cast<std::size_t>(scratch_rows(settings)));
     TargetLayers& layers = impl_->layers;
     layers.config = &impl_->config;
     layers.weights = &impl_->weights;
@@ -166,7 +184,7 @@ void TargetSession::prefill(const Context& context, std::span<const std::int32_t
     std::int64_t rows = 0;
     for (std::int64_t begin = 0; begin < tokens; begin += rows) {
         rows = std::min(m.settings.max_prompt, tokens - begin);
-        const LayerRows placed = m.place(ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)), rows);
+        const LayerRows placed = m.place(context, ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)), rows);
         m.layers.run(context, LayerMode::kPrefill, placed, m.config.layers, m.settings.taps, m.taps_part(begin, rows), {});
         m.length += rows;
     }
@@ -187,7 +205,7 @@ void TargetSession::step(const Context& context, std::span<const std::int32_t> t
     DFLASH_CHECK(count >= 1 && count <= m.settings.step_rows, "a step of {} tokens, it takes 1 to {}", count, m.settings.step_rows);
     DFLASH_CHECK(m.length + count <= m.settings.max_tokens, "{} tokens after {}: the caches hold {}", count, m.length,
                  m.settings.max_tokens);
-    const LayerRows placed = m.place(tokens, tile);
+    const LayerRows placed = m.place(context, tokens, tile);
     m.layers.run(context, LayerMode::kStep, placed, m.config.layers, m.settings.taps, m.taps_part(0, tile), m.views.final_state);
     linear_forward(context, {m.views.final_state, m.weights.head, m.views.logits});
     m.step_rows = m.logits_rows = m.taps_rows = count;
@@ -196,8 +214,11 @@ void TargetSession::step(const Context& context, std::span<const std::int32_t> t
 void TargetSession::commit(const Context& context, std::int64_t count) {
     Impl& m = *impl_;
     DFLASH_CHECK(count >= 0 && count <= m.step_rows, "commit of {} tokens after a step of {}", count, m.step_rows);
-    for (std::int64_t layer = 0; count > 0 && layer < m.config.layers; ++layer) {
-        if (m.layers.is_delta(layer)) m.layers.replay_delta(context, layer, count);
+    if (count > 0 && m.views.step_state.defined()) {
+        m.upload_borders(context, count);
+        for (std::int64_t layer = 0; layer < m.config.layers; ++layer) {
+            if (m.layers.is_delta(layer)) m.layers.replay_delta(context, layer, count);
+        }
     }
     m.length += count;  // keys and values beyond it are overwritten by the next step
     m.step_rows = 0;

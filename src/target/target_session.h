@@ -2,7 +2,8 @@
 // The target while decoding one sequence: prefill a prompt, verify a block of tokens, keep the accepted ones and undo the rest (KV length,
 // convolution window and recurrent state alike). After the prompt the delta rule runs in recurrent form, and every step runs the same
 // row tile (`step_rows`), whether it verifies a draft or decodes plainly, so that both use the same products: drafted greedy output
-// equals plain greedy output exactly.
+// equals plain greedy output exactly. On the GPU the same holds: the products of a step have one shape, and no launch depends on how long
+// the text is.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +25,15 @@ struct TargetSessionSettings {
     std::int64_t max_prompt = 0;     // prefill runs in chunks of at most this many rows (<= max_tokens)
     std::int64_t step_rows = 1;      // rows of a verify step: the block width W (or W + 1 with alignment shift 1)
     std::vector<std::int64_t> taps;  // layers whose residual is handed to the drafter; may be empty
+    Device device = {};
 };
 
-// Buffers "target_session.*" (caches, states, scratch), all of one lifetime; their linears; and their extra workspace.
-std::vector<BufferSpec> target_session_buffers(const TargetConfig& config, const TargetSessionSettings& settings, Lifetime lifetime);
+// Buffers "target_session.*": caches, states and scratch live `lifetime`, the rotary tables ("target_session.rope.*"), which are filled
+// once, `persistent`. And their linears, and their extra workspace.
+std::vector<BufferSpec> target_session_buffers(const TargetConfig& config, const TargetSessionSettings& settings, Lifetime lifetime,
+                                               Lifetime persistent);
 std::vector<LinearShape> target_session_linears(const TargetConfig& config, const TargetSessionSettings& settings);
-std::size_t target_session_workspace_bytes(const TargetConfig& config, const TargetSessionSettings& settings, Device device);
+std::size_t target_session_workspace_bytes(const TargetConfig& config, const TargetSessionSettings& settings);
 
 class TargetSession {
 public:
@@ -46,7 +50,7 @@ public:
 
     std::int64_t length() const;  // committed tokens
     Tensor logits() const;        // f32 (rows of the last call, V)
-    Tensor taps() const;          // f32 (rows of the last call, K*C)
+    Tensor taps() const;          // (rows of the last call, K*C)
     // Test hook: recurrent state (nv, dk, dv) and convolution history of a delta layer after the committed tokens.
     Tensor recurrent_state(std::int64_t layer) const;
     Tensor conv_history(std::int64_t layer) const;

@@ -14,7 +14,6 @@ namespace dflash {
 namespace {
 
 constexpr const char* kFeaturePrefix = "target.features.";
-constexpr const char* kRopeTable = "rope";
 
 struct Phases {
     std::vector<std::string> names;
@@ -89,16 +88,12 @@ RunPlan make_run_plan(const TargetConfig& target, const DraftSpec& draft, const 
     std::size_t workspace = 0;
     if (run.live) {
         append(run.linears, target_forward_linears(target, run.target_forward));
-        workspace = target_forward_workspace_bytes(target, run.target_forward, device);
+        workspace = target_forward_workspace_bytes(target, run.target_forward);
     }
     if (run.decodes) {
-        for (BufferSpec& buffer : generator_buffers(target, &draft, run.generator, {evaluation, evaluation})) {
-            // Caches and scratch are made anew by each evaluation; the rotary tables are filled once, when the generator is made.
-            if (buffer.name.find(kRopeTable) != std::string::npos) buffer.lifetime = persistent;
-            buffers.push_back(std::move(buffer));
-        }
+        append(buffers, generator_buffers(target, &draft, run.generator, {evaluation, evaluation}, persistent));
         append(run.linears, generator_linears(target, &draft, run.generator));
-        workspace = std::max(workspace, generator_workspace_bytes(target, &draft, run.generator, device));
+        workspace = std::max(workspace, generator_workspace_bytes(target, &draft, run.generator));
     }
     workspace = std::max(workspace, linear_workspace_bytes(device, run.linears));
     buffers.push_back({kWorkspaceBuffer, DType::kU8, {static_cast<std::int64_t>(workspace)}, Category::kWorkspace, persistent});

@@ -18,7 +18,7 @@ struct SessionCase {
     Arena arena;
     DraftSession session;
     SessionCase(const DraftModel& model, const DraftSessionSettings& settings)
-        : plan(make_plan({"all"}, draft_session_buffers(model.spec, settings, {0, 0}))),
+        : plan(make_plan({"all"}, draft_session_buffers(model.spec, settings, {0, 0}, {0, 0}))),
           arena(Device{}, plan),
           session(model, settings, arena) {}
 };

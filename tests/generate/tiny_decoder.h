@@ -59,8 +59,8 @@ struct TinyDecoder {
         const DraftSpec* draft_spec = draft ? &draft->spec : nullptr;
         std::vector<BufferSpec> buffers = std::move(more_buffers);
         const auto add = [&](const std::vector<BufferSpec>& part) { buffers.insert(buffers.end(), part.begin(), part.end()); };
-        add(target_weight_buffers(target, TargetPart::kAll, always));
-        add(generator_buffers(target, draft_spec, settings, always));
+        add(target_weight_buffers(target, TargetPart::kAll, Device{}, always));
+        add(generator_buffers(target, draft_spec, settings, always, always));
         if (draft) add(draft_tensor_buffers(draft->spec, "draft.weight", Category::kWeights, always));
         arena = poisoned_arena(buffers);
         weights = bind_target_weights(target, TargetPart::kAll, *arena);

@@ -46,10 +46,10 @@ struct LoadedTarget {
     LoadedTarget(const std::string& folder, const std::optional<TargetForwardSettings>& forward,
                  const std::optional<TargetSessionSettings>& decode)
         : config(read_target_config(folder)) {
-        std::vector<BufferSpec> buffers = target_weight_buffers(config, TargetPart::kAll, {0, 0});
+        std::vector<BufferSpec> buffers = target_weight_buffers(config, TargetPart::kAll, Device{}, {0, 0});
         const auto append = [&](const std::vector<BufferSpec>& more) { buffers.insert(buffers.end(), more.begin(), more.end()); };
         if (forward) append(target_forward_buffers(config, *forward, {0, 0}, {0, 0}, {0, 0}));
-        if (decode) append(target_session_buffers(config, *decode, {0, 0}));
+        if (decode) append(target_session_buffers(config, *decode, {0, 0}, {0, 0}));
         arena = poisoned_arena(buffers);
         weights = bind_target_weights(config, TargetPart::kAll, *arena);
         load_target_weights(folder, config, TargetPart::kAll, weights);
