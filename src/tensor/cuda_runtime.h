@@ -11,6 +11,8 @@
 
 namespace dflash::cuda {
 
+// Does this build have CUDA code?
+bool is_built();
 // GPUs that this process sees; 0 without a driver or in a build without CUDA.
 int device_count();
 

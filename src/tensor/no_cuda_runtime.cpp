@@ -13,6 +13,7 @@ namespace {
 
 }  // namespace
 
+bool is_built() { return false; }
 int device_count() { return 0; }
 DeviceProperties device_properties(Device) { no_cuda(); }
 void select_device(Device) { no_cuda(); }

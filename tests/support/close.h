@@ -18,12 +18,15 @@ namespace dflash::testing {
 // Bounds by kind of comparison; a test names one and never writes a literal.
 struct Tolerance {
     double relative_rms;
+    double relative_rms_bf16 = 0;  // where the op works in bf16
+    constexpr Tolerance bf16() const { return {relative_rms_bf16}; }
 };
-inline constexpr Tolerance kOpF32{2e-6};        // one f32 op against the double reference
-inline constexpr Tolerance kGradientF32{1e-5};  // an f32 backward op against the double reference
-inline constexpr Tolerance kModelF32{1e-5};     // a whole tiny model in f32
-inline constexpr Tolerance kChunkF32{1e-6};     // the same computation cut differently
-inline constexpr Tolerance kOpBf16{6e-3};       // one bf16 op
+inline constexpr Tolerance kOpF32{2e-6, 6e-3};        // one op against the double reference
+inline constexpr Tolerance kGradientF32{1e-5, 6e-3};  // a backward op against the double reference
+inline constexpr Tolerance kModelF32{1e-5, 5e-2};     // a whole tiny model
+inline constexpr Tolerance kChunkF32{1e-6, 6e-3};     // the same computation cut differently
+inline constexpr Tolerance kOpBf16 = kOpF32.bf16();   // one bf16 op
+inline constexpr Tolerance kWideF32{1e-5};            // an f32 result of bf16 operands that the reference has too
 
 // rms(got - ref) / rms(ref); the plain RMS of the difference where ref is zero throughout. NaN stays NaN.
 template <typename A, typename B>
