@@ -8,7 +8,8 @@ namespace dflash::cuda {
 namespace {
 
 [[noreturn]] void no_cuda(const char* what) {
-    throw_failed("{}: this program has no CUDA version of it; use the CPU (--device cpu), or a build with the CUDA toolkit installed", what);
+    throw_failed("{}: this program has no CUDA version of it; use the CPU (--device cpu), or a build with the CUDA toolkit installed",
+                 what);
 }
 
 }  // namespace
