@@ -10,7 +10,7 @@ mkdir -p "$out"
 
 compile() {  # compile FILE ARCH
     local object="$out/$(basename "$1" .cu).$2.o" report started=$SECONDS
-    report=$(nvcc -std=c++20 -O3 --Werror=all-warnings -Isrc -gencode "arch=compute_$2,code=sm_$2" -Xptxas -v -c "$1" -o "$object" 2>&1) || {
+    report=$(nvcc -std=c++20 -O3 --Werror=all-warnings -DFMT_USE_CONSTEXPR=1 -Isrc -gencode "arch=compute_$2,code=sm_$2" -Xptxas -v -c "$1" -o "$object" 2>&1) || {
         echo "$report"
         exit 1
     }
@@ -22,10 +22,11 @@ compile() {  # compile FILE ARCH
 }
 export -f compile
 
-# All files for Hopper, the portable kernels for the oldest and for the newest consumer architecture too.
+# All files for Hopper, all but the Hopper kernels for the oldest architecture, the attention kernels for the newest consumer one too.
 {
-    for file in src/kernels/cuda/*.cu; do echo "$file 90a"; done
-    for arch in 80 120; do
-        for name in portable row_sums; do echo "src/kernels/cuda/anchor_attention_$name.cu $arch"; done
+    for file in src/kernels/cuda/*.cu; do
+        echo "$file 90a"
+        case $file in *hopper*) ;; *) echo "$file 80" ;; esac
     done
+    for name in portable row_sums; do echo "src/kernels/cuda/anchor_attention_$name.cu 120"; done
 } | xargs -P 2 -L 1 bash -c 'compile "$1" "$2"' _

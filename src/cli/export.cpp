@@ -66,7 +66,8 @@ void write_export(const ExportArguments& arguments, const DraftSpec& spec, const
     const bool speculators = arguments.format == "speculators";
     std::vector<BufferSpec> buffers = draft_tensor_buffers(spec, "draft", Category::kWeights, whole);
     if (speculators) {
-        for (BufferSpec& buffer : target_weight_buffers(target, TargetPart::kEmbeddingAndHead, Device{}, whole)) buffers.push_back(std::move(buffer));
+        for (BufferSpec& buffer : target_weight_buffers(target, TargetPart::kEmbeddingAndHead, Device{}, whole))
+            buffers.push_back(std::move(buffer));
     }
     const Arena arena(Device{}, make_plan({"export"}, std::move(buffers)));
     const DraftTensors weights = bind_draft_tensors(spec, "draft", arena);

@@ -3,18 +3,31 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
+#include <string>
 
 #include "base/error.h"
 #include "cli/command.h"
+
+namespace {
+
+// CLI11 notices a missing command before it notices words that nobody takes: those words are what the user wants to hear of.
+std::string failure_line(const CLI::App* app, const CLI::Error& error) {
+    const auto unknown = app->remaining();
+    const bool no_command = app->get_subcommands().empty() && !unknown.empty();
+    const std::string reason = no_command ? "no such command or flag: " + unknown.front() : std::string(error.what());
+    return "dflash: " + reason + " (see dflash --help)\n";
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
     CLI::App app{"dflash trains, measures and runs DFlash drafters for speculative decoding."};
     app.name("dflash");
     app.set_version_flag("--version", "dflash " DFLASH_VERSION);
     app.require_subcommand(1);
-    app.failure_message(
-        [](const CLI::App*, const CLI::Error& error) { return std::string("dflash: ") + error.what() + " (see dflash --help)\n"; });
+    app.failure_message(failure_line);
     dflash::cli::Run run;
     for (auto* add : {
              // commands appear in --help in this order
@@ -41,6 +54,10 @@ int main(int argc, char** argv) {
     } catch (const dflash::Error& error) {
         std::fprintf(stderr, "dflash: %s\n", error.what());
         return error.kind() == dflash::ErrorKind::kBadInput ? 2 : 1;
+    } catch (const std::filesystem::filesystem_error& error) {
+        // exists() and its kin throw where a folder above may not be searched or a name is too long: the path given is at fault
+        std::fprintf(stderr, "dflash: %s: %s; check the path and its permissions\n", error.path1().c_str(), error.code().message().c_str());
+        return 2;
     } catch (const std::bad_alloc&) {
         std::fprintf(stderr, "dflash: out of memory; `dflash plan` says what a run needs\n");
         return 1;

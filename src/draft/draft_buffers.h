@@ -40,7 +40,7 @@ struct StepViews {
     BlockScratch scratch;
     Tensor k_context;           // f32 (S, G*D), forward's
     Tensor hidden, final_rstd;  // f32 (N, C), (N)
-    Tensor sums;  // f64, see kernels/loss_sums.h
+    Tensor sums;                // f64, see kernels/loss_sums.h
     LossViews loss;
     Tensor d_hidden;              // f32 (N, C)
     Tensor d_x, d_ctx, d_fc_out;  // f32 (N, C), (S, C), (S, C)

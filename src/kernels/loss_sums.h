@@ -31,7 +31,8 @@ struct LossSumsParams {
     Tensor weight;   // f32 (n)
     Tensor correct;  // i32 (n)
     std::int64_t block_size = 0;
-    Tensor sums;  // f64 (3 + 2 W), +=: sum(w l), sum(w), correct slots in an unbroken run from the block's first labelled slot, counts, correct
+    Tensor
+        sums;  // f64 (3 + 2 W), +=: sum(w l), sum(w), correct slots in an unbroken run from the block's first labelled slot, counts, correct
 };
 void loss_sums(const Context& context, const LossSumsParams& params);
 

@@ -171,8 +171,7 @@ StepBench run_step_bench(const BenchShape& shape, std::int64_t repeats) {
     for (std::int64_t i = -kWarmups; i < repeats; ++i) {
         fill_random(features.taps, 6, 1.0);  // the features' memory is free for others after backward
         const double ms[] = {
-            timed_ms([&] { step.forward(context, model, batch, features, anchors); }),
-            timed_ms([&] {
+            timed_ms([&] { step.forward(context, model, batch, features, anchors); }), timed_ms([&] {
                 step.clear_sums(context);
                 step.loss(context, model, features, anchors, weights.head, true);
             }),

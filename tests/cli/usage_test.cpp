@@ -53,8 +53,8 @@ TEST(Usage, EveryCommandHasHelpWithAnExample) {
 
 TEST(Usage, WrongWordsAreRefused) {
     EXPECT_TRUE(refused(run_program({}), {}));
-    EXPECT_TRUE(refused(run_program({"nonsense"}), {}));
-    EXPECT_TRUE(refused(run_program({"--nonsense"}), {}));
+    EXPECT_TRUE(refused(run_program({"nonsense"}), {"no such command or flag: nonsense"}));
+    EXPECT_TRUE(refused(run_program({"--nonsense"}), {"no such command or flag: --nonsense"}));
     for (const std::string& command : commands()) {
         const ProgramResult result = run_program({command, "--no-such-flag"});
         EXPECT_EQ(result.exit_code, 2) << command;
@@ -135,6 +135,25 @@ TEST(Usage, OtherCommandsRefuseAbsentFiles) {
     const Words present = commands();
     for (const BadInput& bad : cases) {
         if (std::find(present.begin(), present.end(), bad.words[0]) == present.end()) continue;
+        SCOPED_TRACE(bad.name);
+        EXPECT_TRUE(refused(run_program(bad.words), bad.fragments));
+    }
+    EXPECT_EQ(folder.num_files(), 0U) << "something was left behind";
+}
+
+// The file system itself refuses such a path; asking whether it exists must not end as a failure of the program.
+TEST(Usage, PathsThatCannotBeLookedUpAreBadInput) {
+    TemporaryFolder folder;
+    const std::string long_name(300, 'x');
+    const std::string out = folder.file("out");
+    const BadInput cases[] = {
+        {"tokenize", {"tokenize", "--target", long_name}, {long_name}},
+        {"train data", {"train", "--target", kTarget, "--data", long_name, "--out", out}, {long_name}},
+        {"eval drafter", {"eval", "--target", kTarget, "--draft", long_name, "--prompts", long_name}, {long_name}},
+        {"export drafter", {"export", "--draft", long_name, "--target", kTarget, "--out", out}, {long_name}},
+        {"bench shape", {"bench", "step", "--device", "cpu", "--shape", long_name}, {long_name}},
+    };
+    for (const BadInput& bad : cases) {
         SCOPED_TRACE(bad.name);
         EXPECT_TRUE(refused(run_program(bad.words), bad.fragments));
     }

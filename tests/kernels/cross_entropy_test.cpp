@@ -6,6 +6,7 @@
 #include "kernels/ref/cross_entropy.h"
 #include "support/close.h"
 #include "support/data.h"
+#include "support/device_case.h"
 #include "support/gradcheck.h"
 
 namespace dflash {
@@ -49,34 +50,38 @@ struct LossCase {
     std::int64_t rows, vocabulary;
     double scale;
 };
-class CrossEntropy : public ::testing::TestWithParam<LossCase> {
+class CrossEntropy : public testing::DeviceCases<LossCase> {
 protected:
     void check(const Tensor* teacher) {
         const HostBuffer labels = labels_for(c_.rows, c_.vocabulary);
+        const Tensor labels_in = in(labels), logits_in = in_out(logits_);
+        Tensor teacher_in = teacher == nullptr ? Tensor{} : in(*teacher);  // rounds what the reference reads
         const Reference ref(logits_, teacher, labels);
         const std::vector<double> before = to_double(logits_);
-        HostBuffer scratch = random_f32({c_.rows, c_.vocabulary}, 2, c_.scale);
-        Outputs out(c_.rows);
-        CrossEntropyParams p{logits_, teacher == nullptr ? Tensor{} : scratch, labels, out.loss, out.label_prob, out.correct, false};
-        cross_entropy_forward_backward(context_, p);
+        const HostBuffer unused = teacher == nullptr ? HostBuffer() : random_f32({c_.rows, c_.vocabulary}, 2, c_.scale);
+        if (teacher != nullptr) teacher_in = in(unused);  // each call may leave it as scratch
+        const Outputs first(c_.rows), again(c_.rows);
+        run(logits_in, teacher_in, labels_in, first, false);
         EXPECT_EQ(before, to_double(logits_)) << "without a gradient the logits stay";
-        EXPECT_TRUE(close(out.loss, ref.loss, testing::kOpF32));
+        EXPECT_TRUE(close(first.loss, ref.loss, tolerance(testing::kOpF32, testing::kAsIs)));
 
-        scratch = random_f32({c_.rows, c_.vocabulary}, 2, c_.scale);
-        Outputs again(c_.rows);
-        p = {logits_, teacher == nullptr ? Tensor{} : scratch, labels, again.loss, again.label_prob, again.correct, true};
-        cross_entropy_forward_backward(context_, p);
-        EXPECT_TRUE(close(again.loss, ref.loss, testing::kOpF32));
-        EXPECT_TRUE(close(again.label_prob, ref.label_prob, testing::kGradientF32));
-        EXPECT_TRUE(close(logits_, ref.gradient, testing::kGradientF32));
+        const HostBuffer unused_again = teacher == nullptr ? HostBuffer() : random_f32({c_.rows, c_.vocabulary}, 2, c_.scale);
+        if (teacher != nullptr) teacher_in = in(unused_again);
+        run(logits_in, teacher_in, labels_in, again, true);
+        EXPECT_TRUE(close(again.loss, ref.loss, tolerance(testing::kOpF32, testing::kAsIs)));
+        EXPECT_TRUE(close(again.label_prob, ref.label_prob, tolerance(testing::kGradientF32, testing::kAsIs)));
+        EXPECT_TRUE(close(logits_, ref.gradient, tolerance(testing::kGradientF32)));
         for (std::int64_t r = 0; r < c_.rows; ++r) {
             const auto row = before.begin() + r * c_.vocabulary;
             const auto best = std::max_element(row, row + c_.vocabulary) - row;
             EXPECT_EQ(again.correct.tensor().i32()[r], best == labels.tensor().i32()[r] ? 1 : 0) << "row " << r;
         }
     }
-    LossCase c_ = GetParam();
-    Context context_;
+    void run(const Tensor& logits, const Tensor& teacher, const Tensor& labels, const Outputs& to, bool want_gradient) {
+        cross_entropy_forward_backward(context(), {logits, teacher, labels, out(to.loss, testing::kAsIs),
+                                                   out(to.label_prob, testing::kAsIs), out(to.correct), want_gradient});
+        finish();
+    }
     HostBuffer logits_ = random_f32({c_.rows, c_.vocabulary}, 1, c_.scale);
 };
 
@@ -89,34 +94,44 @@ TEST_P(CrossEntropy, TeacherLossMatchesTheReference) {
 
 TEST_P(CrossEntropy, ATeacherEqualToTheStudentGivesZeroLossAndGradient) {
     const HostBuffer teacher = random_f32({c_.rows, c_.vocabulary}, 1, c_.scale);
-    Outputs out(c_.rows);
-    cross_entropy_forward_backward(context_,
-                                   {logits_, teacher, labels_for(c_.rows, c_.vocabulary), out.loss, out.label_prob, out.correct, true});
-    for (const float value : testing::f32_span(out.loss)) EXPECT_EQ(value, 0.0F);
-    for (const float value : testing::f32_span(logits_)) ASSERT_EQ(value, 0.0F);
+    const HostBuffer labels = labels_for(c_.rows, c_.vocabulary);
+    const Outputs got(c_.rows);
+    run(in_out(logits_), in(teacher), in(labels), got, true);
+    if (device().type == DeviceType::kCpu) {
+        for (const float value : testing::f32_span(got.loss)) EXPECT_EQ(value, 0.0F);
+        for (const float value : testing::f32_span(logits_)) ASSERT_EQ(value, 0.0F);
+        return;
+    }
+    const std::vector<double> no_loss(static_cast<std::size_t>(c_.rows)),
+        no_gradient(static_cast<std::size_t>(logits_.tensor().elements()));
+    EXPECT_TRUE(close(got.loss, no_loss, testing::kOpF32));
+    EXPECT_TRUE(close(logits_, no_gradient, testing::kOpF32));
 }
 
 // Rows in any split give the same bits: the chunk size cannot change a result.
 TEST_P(CrossEntropy, ChunksOfRowsGiveTheSameBits) {
     const HostBuffer labels = labels_for(c_.rows, c_.vocabulary);
     const HostBuffer other = random_f32({c_.rows, c_.vocabulary}, 1, c_.scale);
-    Outputs whole(c_.rows), parts(c_.rows);
-    cross_entropy_forward_backward(context_, {logits_, {}, labels, whole.loss, whole.label_prob, whole.correct});
+    const Outputs whole(c_.rows), parts(c_.rows);
+    const Tensor labels_in = in(labels), other_in = in_out(other);
+    run(in_out(logits_), {}, labels_in, whole, true);
+    const Tensor loss = out(parts.loss, testing::kAsIs), prob = out(parts.label_prob, testing::kAsIs), correct = out(parts.correct);
     for (std::int64_t r = 0; r < c_.rows; ++r) {
-        cross_entropy_forward_backward(context_, {other.tensor().slice_rows(r, 1),
-                                                  {},
-                                                  labels.tensor().slice_rows(r, 1),
-                                                  parts.loss.tensor().slice_rows(r, 1),
-                                                  parts.label_prob.tensor().slice_rows(r, 1),
-                                                  parts.correct.tensor().slice_rows(r, 1)});
+        cross_entropy_forward_backward(context(), {other_in.slice_rows(r, 1),
+                                                   {},
+                                                   labels_in.slice_rows(r, 1),
+                                                   loss.slice_rows(r, 1),
+                                                   prob.slice_rows(r, 1),
+                                                   correct.slice_rows(r, 1)});
     }
+    finish();
     EXPECT_EQ(to_double(whole.loss), to_double(parts.loss));
     EXPECT_EQ(to_double(logits_), to_double(other));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, CrossEntropy,
-                         ::testing::Values(LossCase{9, 2, 1.0}, LossCase{1, 1000, 3.0}, LossCase{7, 33, 1.0}, LossCase{100, 320, 2.0},
-                                           LossCase{3, 4099, 10.0}));
+DFLASH_CASES_ON_EACH_DEVICE(Shapes, CrossEntropy,
+                            ::testing::Values(LossCase{9, 2, 1.0}, LossCase{1, 1000, 3.0}, LossCase{7, 33, 1.0}, LossCase{100, 320, 2.0},
+                                              LossCase{3, 4099, 10.0}));
 
 TEST(CrossEntropyRef, GradientIsTheDerivative) {
     std::vector<double> z = to_double(random_f32({11}, 1));

@@ -30,8 +30,8 @@ constexpr double kTimesPlainBf16 = 2.0;  // the largest error allowed, in errors
 
 struct Case {
     std::string name;
-    std::vector<int> documents;  // lengths; their sum is the context
-    std::vector<int> anchors;    // rows; empty: random_anchors of them, at random
+    std::vector<int> documents = {};  // lengths; their sum is the context
+    std::vector<int> anchors = {};    // rows; empty: random_anchors of them, at random
     int random_anchors = 0;
     int dead = 0;  // dead blocks after the live ones
     int width = 16, heads = 8, kv_heads = 2, head_dim = 128, window = 0;
@@ -349,8 +349,9 @@ TEST_P(CudaAnchorAttention, MatchesTheReferenceAndItself) {
     const Results expected = reference(p);
     const Results plain = plain_bf16(p);
     expect_like_plain(got.out, plain.out, expected.out, "out");
-    if (!expected.lse.empty())
+    if (!expected.lse.empty()) {
         EXPECT_TRUE(close(std::span<const double>(got.lse), std::span<const double>(expected.lse), kModelF32)) << "lse";
+    }
     expect_like_plain(got.d_in.q, plain.d_in.q, expected.d_in.q, "d_q");
     expect_like_plain(got.d_in.k_context, plain.d_in.k_context, expected.d_in.k_context, "d_k_context");
     expect_like_plain(got.d_in.v_context, plain.d_in.v_context, expected.d_in.v_context, "d_v_context");
@@ -373,9 +374,9 @@ TEST_P(CudaAnchorAttention, MatchesTheReferenceAndItself) {
 INSTANTIATE_TEST_SUITE_P(Cases, CudaAnchorAttention,
                          ::testing::Combine(::testing::ValuesIn(cases()),
                                             ::testing::Values(AttentionBackend::kPortable, AttentionBackend::kHopper)),
-                         [](const auto& info) {
-                             const bool hopper = std::get<1>(info.param) == AttentionBackend::kHopper;
-                             return std::get<0>(info.param).name + (hopper ? "_hopper" : "_portable");
+                         [](const auto& instance) {
+                             const bool hopper = std::get<1>(instance.param) == AttentionBackend::kHopper;
+                             return std::get<0>(instance.param).name + (hopper ? "_hopper" : "_portable");
                          });
 
 // The two back ends share no matrix code: at a size that fills the device they must agree, tile by tile.

@@ -6,6 +6,7 @@
 #include "kernels/ref/head_norm_rope.h"
 #include "support/close.h"
 #include "support/data.h"
+#include "support/device_case.h"
 #include "support/gradcheck.h"
 
 namespace dflash {
@@ -37,11 +38,16 @@ struct Angles {
     HostBuffer cos, sin, positions;
 };
 
-class HeadNormRope : public ::testing::TestWithParam<RopeCase> {
+class HeadNormRope : public testing::DeviceCases<RopeCase> {
 protected:
     ref::HeadNormRopeShape shape() const { return {c_.rows, c_.heads, c_.head_dim, c_.rotary / 2}; }
-    Context context_;
-    RopeCase c_ = GetParam();
+    void SetUp() override {
+        DeviceCases::SetUp();
+        if (IsSkipped()) return;
+        x_in_ = in_out(x_), w_in_ = in(w_), positions_in_ = in(angles_.positions);
+        cos_in_ = in(angles_.cos, testing::kAsIs), sin_in_ = in(angles_.sin, testing::kAsIs);
+    }
+    Tensor x_in_, w_in_, positions_in_, cos_in_, sin_in_;
     Angles angles_{c_};
     HostBuffer x_ = random_f32({c_.rows, c_.heads, c_.head_dim}, 1);
     HostBuffer w_ = random_f32({c_.head_dim}, 2, 0.3, 1.0 - c_.offset);
@@ -52,39 +58,43 @@ protected:
 TEST_P(HeadNormRope, ForwardAndBackwardMatchTheReference) {
     const HostBuffer y = poisoned_f32(x_.tensor().shape);
     const HostBuffer rstd = poisoned_f32({c_.rows, c_.heads});
-    head_norm_rope_forward(context_, {.x = x_,
-                                      .weight = w_,
-                                      .eps = eps_,
-                                      .weight_offset = c_.offset,
-                                      .positions = angles_.positions,
-                                      .cos = angles_.cos,
-                                      .sin = angles_.sin,
-                                      .y = y,
-                                      .rstd = rstd});
+    const Tensor rstd_out = out(rstd, testing::kAsIs);
+    head_norm_rope_forward(context(), {.x = x_in_,
+                                       .weight = w_in_,
+                                       .eps = eps_,
+                                       .weight_offset = c_.offset,
+                                       .positions = positions_in_,
+                                       .cos = cos_in_,
+                                       .sin = sin_in_,
+                                       .y = out(y),
+                                       .rstd = rstd_out});
+    finish();
     const std::vector<double> x = to_double(x_), w = to_double(w_);
     std::vector<double> ref(x.size());
     const std::int32_t* positions = angles_.positions.tensor().i32();
     ref::head_norm_rope_forward<double>(shape(), x.data(), w.data(), eps_, c_.offset, positions, cos64_.data(), sin64_.data(), ref.data());
-    EXPECT_TRUE(close(y, ref, testing::kOpF32));
+    EXPECT_TRUE(close(y, ref, tolerance(testing::kOpF32)));
 
     const HostBuffer dy = random_f32(x_.tensor().shape, 3);
     const HostBuffer dw = random_f32({c_.head_dim}, 4);
+    const Tensor dy_in = in_out(dy), dw_out = in_out(dw, testing::kAsIs);
     std::vector<double> dx_ref(x.size()), dw_ref = to_double(dw);
     ref::head_norm_rope_backward<double>(shape(), to_double(dy).data(), x.data(), w.data(), eps_, c_.offset, positions, cos64_.data(),
                                          sin64_.data(), dx_ref.data(), dw_ref.data());
     // In place: d_x is d_y.
-    head_norm_rope_backward(context_, {.d_y = dy,
-                                       .x = x_,
-                                       .weight = w_,
-                                       .rstd = rstd,
-                                       .weight_offset = c_.offset,
-                                       .positions = angles_.positions,
-                                       .cos = angles_.cos,
-                                       .sin = angles_.sin,
-                                       .d_x = dy,
-                                       .d_weight = dw});
-    EXPECT_TRUE(close(dy, dx_ref, testing::kGradientF32));
-    EXPECT_TRUE(close(dw, dw_ref, testing::kGradientF32));
+    head_norm_rope_backward(context(), {.d_y = dy_in,
+                                        .x = x_in_,
+                                        .weight = w_in_,
+                                        .rstd = rstd_out,
+                                        .weight_offset = c_.offset,
+                                        .positions = positions_in_,
+                                        .cos = cos_in_,
+                                        .sin = sin_in_,
+                                        .d_x = dy_in,
+                                        .d_weight = dw_out});
+    finish();
+    EXPECT_TRUE(close(dy, dx_ref, tolerance(testing::kGradientF32)));
+    EXPECT_TRUE(close(dw, dw_ref, tolerance(testing::kGradientF32, testing::kAsIs)));
 }
 
 TEST_P(HeadNormRope, WithoutWeightOnlyTheRotationIsApplied) {
@@ -93,9 +103,10 @@ TEST_P(HeadNormRope, WithoutWeightOnlyTheRotationIsApplied) {
     ref::head_norm_rope_forward<double>(shape(), x.data(), nullptr, eps_, 0, angles_.positions.tensor().i32(), cos64_.data(), sin64_.data(),
                                         ref.data());
     // In place: y is x.
-    head_norm_rope_forward(
-        context_, {.x = x_, .weight = {}, .positions = angles_.positions, .cos = angles_.cos, .sin = angles_.sin, .y = x_, .rstd = {}});
-    EXPECT_TRUE(close(x_, ref, testing::kOpF32));
+    head_norm_rope_forward(context(),
+                           {.x = x_in_, .weight = {}, .positions = positions_in_, .cos = cos_in_, .sin = sin_in_, .y = x_in_, .rstd = {}});
+    finish();
+    EXPECT_TRUE(close(x_, ref, tolerance(testing::kOpF32)));
 }
 
 TEST_P(HeadNormRope, StridedInputGivesTheSameBitsAsContiguous) {
@@ -106,19 +117,20 @@ TEST_P(HeadNormRope, StridedInputGivesTheSameBitsAsContiguous) {
     }
     const HostBuffer a = poisoned_f32(x_.tensor().shape), b = poisoned_f32(x_.tensor().shape);
     HeadNormRopeForwardParams p{
-        .x = x_, .weight = w_, .positions = angles_.positions, .cos = angles_.cos, .sin = angles_.sin, .y = a, .rstd = {}};
-    head_norm_rope_forward(context_, p);
-    p.x = wide;
+        .x = x_in_, .weight = w_in_, .positions = positions_in_, .cos = cos_in_, .sin = sin_in_, .y = out(a), .rstd = {}};
+    head_norm_rope_forward(context(), p);
+    p.x = in(wide);
     p.x_head_stride = 2 * c_.head_dim;
     p.x_row_stride = 2 * c_.head_dim * c_.heads;
-    p.y = b;
-    head_norm_rope_forward(context_, p);
+    p.y = out(b);
+    head_norm_rope_forward(context(), p);
+    finish();
     EXPECT_EQ(0, std::memcmp(a.tensor().data, b.tensor().data, a.tensor().bytes()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, HeadNormRope,
-                         ::testing::Values(RopeCase{1, 1, 16, 16, 0}, RopeCase{3, 2, 64, 64, 0}, RopeCase{5, 3, 64, 16, 1},
-                                           RopeCase{50, 4, 48, 20, 0}, RopeCase{33, 2, 256, 64, 1}));
+DFLASH_CASES_ON_EACH_DEVICE(Shapes, HeadNormRope,
+                            ::testing::Values(RopeCase{1, 1, 16, 16, 0}, RopeCase{3, 2, 64, 64, 0}, RopeCase{5, 3, 64, 16, 1},
+                                              RopeCase{50, 4, 48, 20, 0}, RopeCase{33, 2, 256, 64, 1}));
 
 TEST(HeadNormRopeRef, GradientIsTheDerivative) {
     const RopeCase c{2, 2, 6, 4, 1};

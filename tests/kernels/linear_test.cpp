@@ -173,6 +173,7 @@ TEST_P(LinearRows, EveryRowCountUpToTheLargestWorks) {
         ref::linear_backward_weight(dy64.data(), x64.data(), dw_ref.data(), count, in_columns, out_columns, false);
         ASSERT_TRUE(close(y, y_ref, tolerance(testing::kOpF32))) << count << " rows";
         ASSERT_TRUE(close(dw, dw_ref, tolerance(testing::kGradientF32))) << count << " rows";
+        forget();
     }
 }
 

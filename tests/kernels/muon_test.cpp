@@ -70,7 +70,13 @@ TEST(Muon, AnUnevenGradientMovesEveryDirectionAlike) {
     const Scratch scratch(shape);
     const HostBuffer weight(DType::kF32, shape), momentum(DType::kF32, shape), gradient(DType::kF32, shape);
     for (std::int64_t i = 0; i < n; ++i) gradient.tensor().f32()[i * n + i] = static_cast<float>(1 + i);  // singular values 1 .. 24
-    muon_step(context, {.weight = weight, .remainder = {}, .gradient = gradient, .momentum = momentum, .scratch = scratch.views(), .lr = 1.0F, .grad_scale = f64_tensor({1.0})});
+    muon_step(context, {.weight = weight,
+                        .remainder = {},
+                        .gradient = gradient,
+                        .momentum = momentum,
+                        .scratch = scratch.views(),
+                        .lr = 1.0F,
+                        .grad_scale = f64_tensor({1.0})});
     const float size = 0.2F * std::sqrt(static_cast<float>(n));
     for (std::int64_t i = 0; i < n; ++i) {
         const float moved = -weight.tensor().f32()[i * n + i] / size;
@@ -85,7 +91,13 @@ TEST(Muon, AZeroGradientChangesNothing) {
     const Scratch scratch(shape);
     const HostBuffer weight = random_f32(shape, 3), momentum(DType::kF32, shape), gradient(DType::kF32, shape);
     const std::vector<double> before = to_double(weight);
-    muon_step(context, {.weight = weight, .remainder = {}, .gradient = gradient, .momentum = momentum, .scratch = scratch.views(), .lr = 0.1F, .grad_scale = f64_tensor({1.0})});
+    muon_step(context, {.weight = weight,
+                        .remainder = {},
+                        .gradient = gradient,
+                        .momentum = momentum,
+                        .scratch = scratch.views(),
+                        .lr = 0.1F,
+                        .grad_scale = f64_tensor({1.0})});
     EXPECT_EQ(to_double(weight), before);
 }
 

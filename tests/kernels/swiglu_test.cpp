@@ -6,6 +6,7 @@
 #include "kernels/ref/swiglu.h"
 #include "support/close.h"
 #include "support/data.h"
+#include "support/device_case.h"
 #include "support/gradcheck.h"
 
 namespace dflash {
@@ -16,22 +17,30 @@ using testing::poisoned_f32;
 using testing::random_f32;
 using testing::to_double;
 
-class Swiglu : public ::testing::TestWithParam<std::pair<std::int64_t, std::int64_t>> {
+class Swiglu : public testing::DeviceCases<std::pair<std::int64_t, std::int64_t>> {
 protected:
-    Shape shape_{GetParam().first, GetParam().second};
-    Context context_;
+    Shape shape_{c_.first, c_.second};
     HostBuffer gate_ = random_f32(shape_, 1, 3.0), up_ = random_f32(shape_, 2), dy_ = random_f32(shape_, 3);
-    std::vector<double> gate64_ = to_double(gate_), up64_ = to_double(up_), dy64_ = to_double(dy_);
+    void SetUp() override {
+        DeviceCases::SetUp();
+        if (IsSkipped()) return;
+        gate_in_ = in_out(gate_), up_in_ = in_out(up_), dy_in_ = in_out(dy_);
+        gate64_ = to_double(gate_), up64_ = to_double(up_), dy64_ = to_double(dy_);
+    }
+    Tensor gate_in_, up_in_, dy_in_;
+    std::vector<double> gate64_, up64_, dy64_;
 };
 
 TEST_P(Swiglu, ForwardMatchesTheReference) {
     const HostBuffer y = poisoned_f32(shape_);
-    swiglu_forward(context_, {gate_, up_, y});
+    swiglu_forward(context(), {gate_in_, up_in_, out(y)});
+    finish();
     std::vector<double> ref(gate64_.size());
     ref::swiglu_forward(gate64_.data(), up64_.data(), ref.data(), shape_.elements());
-    EXPECT_TRUE(close(y, ref, testing::kOpF32));
-    swiglu_forward(context_, {gate_, up_, gate_});
-    EXPECT_TRUE(close(gate_, ref, testing::kOpF32));
+    EXPECT_TRUE(close(y, ref, tolerance(testing::kOpF32)));
+    swiglu_forward(context(), {gate_in_, up_in_, gate_in_});
+    finish();
+    EXPECT_TRUE(close(gate_, ref, tolerance(testing::kOpF32)));
 }
 
 // All outputs over inputs: d_gate in gate, d_up in up, y in d_y.
@@ -39,13 +48,14 @@ TEST_P(Swiglu, BackwardInPlaceMatchesTheReferenceAndMakesTheOutputAgain) {
     std::vector<double> y_ref(gate64_.size()), d_gate(gate64_.size()), d_up(gate64_.size());
     ref::swiglu_forward(gate64_.data(), up64_.data(), y_ref.data(), shape_.elements());
     ref::swiglu_backward(dy64_.data(), gate64_.data(), up64_.data(), d_gate.data(), d_up.data(), shape_.elements());
-    swiglu_backward(context_, {dy_, gate_, up_, gate_, up_, dy_});
-    EXPECT_TRUE(close(gate_, d_gate, testing::kGradientF32));
-    EXPECT_TRUE(close(up_, d_up, testing::kGradientF32));
-    EXPECT_TRUE(close(dy_, y_ref, testing::kOpF32));
+    swiglu_backward(context(), {dy_in_, gate_in_, up_in_, gate_in_, up_in_, dy_in_});
+    finish();
+    EXPECT_TRUE(close(gate_, d_gate, tolerance(testing::kGradientF32)));
+    EXPECT_TRUE(close(up_, d_up, tolerance(testing::kGradientF32)));
+    EXPECT_TRUE(close(dy_, y_ref, tolerance(testing::kOpF32)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, Swiglu, ::testing::Values(std::pair{1, 1}, std::pair{3, 17}, std::pair{130, 96}, std::pair{7, 1501}));
+DFLASH_CASES_ON_EACH_DEVICE(Shapes, Swiglu, ::testing::Values(std::pair{1, 1}, std::pair{3, 17}, std::pair{130, 96}, std::pair{7, 1501}));
 
 TEST(SwigluRef, GradientIsTheDerivative) {
     std::vector<double> gate = to_double(random_f32({9}, 1)), up = to_double(random_f32({9}, 2));

@@ -5,6 +5,7 @@
 //   out(y)         a result, poisoned with NaN
 //   in_out(y)      a result that the op adds to
 //   finish()       brings all results since then back into their host buffers, widened to f32; may be called again after further ops
+//   forget()       no result so far is brought back again: where their host buffers end before the test does, as in a loop
 //   tolerance(t)   t, or what it is for bf16
 // kAsIs as a second argument keeps f32 (row statistics, moments, f32 results); other dtypes are always kept. On the CPU all of this is the host
 // buffer itself. A host buffer is given once in each role; what an earlier op wrote is passed on as the tensor that out() gave.
@@ -58,6 +59,8 @@ public:
         context_.synchronize();
         for (const Placed& result : results_) download(result);
     }
+
+    void forget() { results_.clear(); }
 
     Tolerance tolerance(Tolerance cpu, Stored stored = kWorking) const {
         if (on_cpu()) return cpu;
@@ -119,6 +122,7 @@ protected:
     Tensor out(const Tensor& host, Stored stored = kWorking) { return memory_->out(host, stored); }
     Tensor in_out(const Tensor& host, Stored stored = kWorking) { return memory_->in_out(host, stored); }
     void finish() const { memory_->finish(); }
+    void forget() { memory_->forget(); }
     Tolerance tolerance(Tolerance cpu, Stored stored = kWorking) const { return memory_->tolerance(cpu, stored); }
 
 private:

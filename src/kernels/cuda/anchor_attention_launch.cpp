@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "kernels/cuda/anchor_attention_launch.h"
 
+#include "kernels/backends.h"
 #include "kernels/cuda/anchor_attention_args.h"
 #include "kernels/cuda/launch_check.h"
 
@@ -113,6 +114,24 @@ void launch_anchor_attention_backward(const Stream& stream, const AnchorAttentio
                                            bf16_pointer(p.d_k_block, "d_k_block"),
                                            bf16_pointer(p.d_v_block, "d_v_block")};
     backend == AttentionBackend::kHopper ? hopper::backward(args, stream.handle) : portable::backward(args, stream.handle);
+}
+
+// The ops of kernels/anchor_attention.h: the best back end of the context's device.
+namespace {
+
+template <typename Params>
+AttentionBackend backend_for(const Params& p) {
+    return choose_attention_kernel(compute_capability(), p.q.shape[1], p.k_context.shape[1], p.q.shape[2], p.mask.block_size).backend;
+}
+
+}  // namespace
+
+void anchor_attention_forward(const Context& context, const AnchorAttentionForwardParams& p) {
+    launch_anchor_attention_forward(context.stream(), p, backend_for(p));
+}
+
+void anchor_attention_backward(const Context& context, const AnchorAttentionBackwardParams& p) {
+    launch_anchor_attention_backward(context.stream(), p, backend_for(p));
 }
 
 }  // namespace dflash::cuda
