@@ -51,6 +51,7 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
     RingCursor<kItemStages> item_at;
     RingCursor<kForwardQueryStages> query_at;
     RingCursor<kKeyStages> k_at, v_at;
+    CleanParity clean_parity;
     if (kTakeTurns && unit == 1) named_arrive(kOrderBarrier, kConsumerThreads);  // unit 0 goes first
     for (;; item_at.advance()) {
         wait_full(shared.items, item_at);
@@ -81,7 +82,7 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
             const auto issue_output = [&](int i) {
                 const Operand v = operand(shared.v[v_at.stage], kKeyPanelBytes);
                 wait_full(shared.vs, v_at);
-                if (!plan.full(plan.tile(i))) barrier_wait(&shared.clean[v_at.stage], v_at.parity);
+                if (!plan.full(plan.tile(i))) clean_parity.wait(shared.clean, v_at.stage);
                 multiply_fence();
                 issue_columns<kD>(o, packed, v, i > 0);
                 multiply_commit();
@@ -184,6 +185,7 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
     RingCursor<kItemStages> item_at;
     RingCursor<1> query_at;
     RingCursor<kKeyStages> k_at, v_at;
+    CleanParity clean_parity;
     if (kQueryTurns && unit == 1) named_arrive(kOrderBarrier, kConsumerThreads);
     for (;; item_at.advance()) {
         wait_full(shared.items, item_at);
@@ -208,7 +210,7 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
                 const Operand k = operand(shared.k[k_at.stage], kKeyPanelBytes);
                 const Operand v = operand(shared.v[v_at.stage], 0);
                 wait_full(shared.ks, k_at);
-                if (!full) barrier_wait(&shared.clean[k_at.stage], k_at.parity);
+                if (!full) clean_parity.wait(shared.clean, k_at.stage);
                 if (kQueryTurns) named_sync(kOrderBarrier + unit, kConsumerThreads);
                 multiply_fence();
                 issue_rows<kD, kUnitPanelBytes, kKeyPanelBytes>(s, q, k);
