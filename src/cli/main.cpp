@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "base/error.h"
 #include "cli/command.h"
@@ -55,9 +56,12 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "dflash: %s\n", error.what());
         return error.kind() == dflash::ErrorKind::kBadInput ? 2 : 1;
     } catch (const std::filesystem::filesystem_error& error) {
-        // exists() and its kin throw where a folder above may not be searched or a name is too long: the path given is at fault
-        std::fprintf(stderr, "dflash: %s: %s; check the path and its permissions\n", error.path1().c_str(), error.code().message().c_str());
-        return 2;
+        // exists() and its kin throw where a folder above may not be searched or a name is too long: the path given is at fault. A full or
+        // failing disk is not the user's input.
+        const bool disk = error.code() == std::errc::no_space_on_device || error.code() == std::errc::io_error;
+        std::fprintf(stderr, "dflash: %s: %s; check %s\n", error.path1().c_str(), error.code().message().c_str(),
+                     disk ? "the disk" : "the path and its permissions");
+        return disk ? 1 : 2;
     } catch (const std::bad_alloc&) {
         std::fprintf(stderr, "dflash: out of memory; `dflash plan` says what a run needs\n");
         return 1;

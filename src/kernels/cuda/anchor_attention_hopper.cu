@@ -51,7 +51,6 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
     RingCursor<kItemStages> item_at;
     RingCursor<kForwardQueryStages> query_at;
     RingCursor<kKeyStages> k_at, v_at;
-    CleanParity clean_parity;
     if (kTakeTurns && unit == 1) named_arrive(kOrderBarrier, kConsumerThreads);  // unit 0 goes first
     for (;; item_at.advance()) {
         wait_full(shared.items, item_at);
@@ -78,11 +77,11 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
                 issue_rows<kD, kUnitPanelBytes, kKeyPanelBytes>(s, q, k);
                 multiply_commit();
             };
-            // Of tile i, which must be complete in V when it is not full.
+            // Of tile i, once the cleaner has passed it.
             const auto issue_output = [&](int i) {
                 const Operand v = operand(shared.v[v_at.stage], kKeyPanelBytes);
                 wait_full(shared.vs, v_at);
-                if (!plan.full(plan.tile(i))) clean_parity.wait(shared.clean, v_at.stage);
+                barrier_wait(&shared.clean[v_at.stage], v_at.parity);
                 multiply_fence();
                 issue_columns<kD>(o, packed, v, i > 0);
                 multiply_commit();
@@ -185,7 +184,6 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
     RingCursor<kItemStages> item_at;
     RingCursor<1> query_at;
     RingCursor<kKeyStages> k_at, v_at;
-    CleanParity clean_parity;
     if (kQueryTurns && unit == 1) named_arrive(kOrderBarrier, kConsumerThreads);
     for (;; item_at.advance()) {
         wait_full(shared.items, item_at);
@@ -210,7 +208,7 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
                 const Operand k = operand(shared.k[k_at.stage], kKeyPanelBytes);
                 const Operand v = operand(shared.v[v_at.stage], 0);
                 wait_full(shared.ks, k_at);
-                if (!full) clean_parity.wait(shared.clean, k_at.stage);
+                barrier_wait(&shared.clean[k_at.stage], k_at.parity);
                 if (kQueryTurns) named_sync(kOrderBarrier + unit, kConsumerThreads);
                 multiply_fence();
                 issue_rows<kD, kUnitPanelBytes, kKeyPanelBytes>(s, q, k);

@@ -295,16 +295,8 @@ __device__ __forceinline__ void load_query_items(const HopperProblem& p, QuerySh
     }
 }
 
-// A reader's place on the clean barriers. One turns for every tile of its stage that is not full, and every reader waits for each turn.
-struct CleanParity {
-    std::uint32_t bits = 0;  // of stage i: bit i
-    __device__ __forceinline__ void wait(std::uint64_t* clean, int stage) {
-        barrier_wait(&clean[stage], bits >> stage & 1U);
-        bits ^= 1U << stage;
-    }
-};
-
-// The cleaner: 0 * NaN is NaN, so rows of a key tile that no row of the CTA sees must be zero before they are multiplied by zeros.
+// The cleaner: 0 * NaN is NaN, so rows of a key tile that no row of the CTA sees must be zero before they are multiplied by zeros. Full tiles
+// pass too: a barrier that some phases nobody waits for is an error to synccheck.
 template <int kD, int kOperands, int kQueryStages>
 __device__ __forceinline__ void clean_key_tiles(const HopperProblem& p, QueryShared<kD, kOperands, kQueryStages>& shared) {
     const int lane = threadIdx.x % 32;
@@ -342,7 +334,7 @@ __device__ __forceinline__ void clean_key_tiles(const HopperProblem& p, QuerySha
                 __syncwarp();
             }
             if (lane == 0) {
-                if (!full) barrier_arrive(&shared.clean[at.stage]);
+                barrier_arrive(&shared.clean[at.stage]);
                 barrier_arrive(&ring.empty[at.stage]);
             }
         }
