@@ -15,7 +15,7 @@ public:
     virtual ~Communicator() = default;
     virtual int rank() const = 0;
     virtual int ranks() const = 0;
-    // In place, f32; every rank ends with the sum.
+    // In place, f32 or f64; every rank ends with the sum.
     virtual void all_reduce_sum(const Tensor& tensor) = 0;
     // The same for host numbers: losses, weights, counts.
     virtual void all_reduce_sum(std::span<double> values) = 0;

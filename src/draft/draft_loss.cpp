@@ -35,21 +35,6 @@ void CompactRows::list(const AnchorSet& anchors) {
     }
 }
 
-void LossStatistics::add(const LossStatistics& other) {
-    loss_sum += other.loss_sum;
-    weight_sum += other.weight_sum;
-    slot_count.resize(std::max(slot_count.size(), other.slot_count.size()), 0.0);
-    slot_correct.resize(slot_count.size(), 0.0);
-    for (std::size_t k = 0; k < other.slot_count.size(); ++k) {
-        slot_count[k] += other.slot_count[k];
-        slot_correct[k] += other.slot_correct[k];
-    }
-    accepted_sum += other.accepted_sum;
-    anchors += other.anchors;
-    anchors_wanted += other.anchors_wanted;
-    anchors_eligible += other.anchors_eligible;
-}
-
 double LossStatistics::estimated_acceptance_length() const {
     return anchors == 0 ? 1.0 : 1.0 + accepted_sum / static_cast<double>(anchors);
 }

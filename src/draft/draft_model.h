@@ -66,7 +66,6 @@ struct LossStatistics {
     double accepted_sum = 0;           // over live anchors: length of the correct prefix of labelled slots
     std::int64_t anchors = 0;
     std::int64_t anchors_wanted = 0, anchors_eligible = 0;
-    void add(const LossStatistics& other);
     // 1 + mean accepted prefix: an estimate of tokens per verify step.
     double estimated_acceptance_length() const;
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "kernels/checks.h"
 
+#include "tensor/working_dtype.h"
+
 namespace dflash {
 
 namespace {
@@ -23,6 +25,18 @@ void check_rows(const Context& context, const char* op, const char* name, const 
 void check_vector(const Context& context, const char* op, const char* name, const Tensor& tensor, DType dtype, std::int64_t elements) {
     check_kind(context, op, name, tensor, dtype);
     DFLASH_CHECK(tensor.elements() == elements, "{}: {} has shape {}, expected {} elements", op, name, tensor.shape.to_string(), elements);
+}
+
+void check_master(const Context& context, const char* op, const Tensor& weight, const Tensor& remainder, std::int64_t elements) {
+    const bool split = remainder.defined();
+    DFLASH_CHECK(!split || context.device().type == DeviceType::kCuda, "{}: split weights are for CUDA", op);
+    check_vector(context, op, "weight", weight, split ? DType::kBF16 : DType::kF32, elements);
+    if (split) check_vector(context, op, "remainder", remainder, DType::kU16, elements);
+}
+
+void check_gradient(const Context& context, const char* op, const Tensor& gradient, std::int64_t elements) {
+    const bool reduced = gradient.dtype == DType::kBF16 && working_dtype(context.device()) == DType::kBF16;
+    check_vector(context, op, "gradient", gradient, reduced ? DType::kBF16 : DType::kF32, elements);
 }
 
 }  // namespace dflash

@@ -3,13 +3,10 @@
 
 #include <omp.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "kernels/backends.h"
 #include "kernels/staging.h"
-#include "tensor/buffer.h"
 #include "tensor/cuda_runtime.h"
 
 namespace dflash {
@@ -31,19 +28,7 @@ Context::Context(Device device) : stream_{device, nullptr} {
 Context::~Context() {
     matmul_.reset();
     staging_.reset();
-    free_private_workspace();
     if (stream_.handle != nullptr) cuda::destroy_stream(stream_.handle);
-}
-
-void Context::free_private_workspace() const noexcept {
-    if (private_workspace_ == nullptr) return;
-    if (on_cuda(device())) {
-        cuda::deallocate(device(), private_workspace_);
-    } else {
-        std::free(private_workspace_);
-    }
-    private_workspace_ = nullptr;
-    private_bytes_ = 0;
 }
 
 void* Context::workspace(std::size_t bytes) const {
@@ -51,14 +36,11 @@ void* Context::workspace(std::size_t bytes) const {
         DFLASH_CHECK(bytes <= workspace_.bytes(), "an op needs {} bytes of workspace, {} are planned", bytes, workspace_.bytes());
         return workspace_.data;
     }
-    if (bytes <= private_bytes_ && private_workspace_ != nullptr) return private_workspace_;
-    if (on_cuda(device())) synchronize();  // an op may still be using the smaller one
-    free_private_workspace();
-    const std::size_t padded = (bytes + kBufferAlignment) / kBufferAlignment * kBufferAlignment;
-    private_workspace_ = on_cuda(device()) ? cuda::allocate(device(), padded) : std::aligned_alloc(kBufferAlignment, padded);
-    if (private_workspace_ == nullptr) throw std::bad_alloc();
-    private_bytes_ = padded;
-    return private_workspace_;
+    if (!private_workspace_.tensor().defined() || bytes > private_workspace_.tensor().bytes()) {
+        synchronize();  // an op may still be using the smaller one
+        private_workspace_ = DeviceBuffer(device(), DType::kU8, {static_cast<std::int64_t>(bytes)});
+    }
+    return private_workspace_.tensor().data;
 }
 
 void Context::upload(const void* from, const Tensor& to) const {

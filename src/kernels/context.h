@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "tensor/buffer.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
@@ -48,12 +49,9 @@ public:
     MatmulLibrary& matmul() const { return *matmul_; }
 
 private:
-    void free_private_workspace() const noexcept;
-
     Stream stream_;
     Tensor workspace_;
-    mutable void* private_workspace_ = nullptr;
-    mutable std::size_t private_bytes_ = 0;
+    mutable DeviceBuffer private_workspace_;
     std::unique_ptr<StagingRing> staging_;  // CUDA only
     std::unique_ptr<MatmulLibrary> matmul_;
 };

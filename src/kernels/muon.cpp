@@ -67,19 +67,10 @@ std::vector<LinearShape> muon_linears(const std::vector<Shape>& matrices) {
     return linears;
 }
 
-namespace {
-
-void check_weight(const Context& context, const char* op, const Tensor& weight, const Tensor& remainder) {
-    check_vector(context, op, "weight", weight, remainder.defined() ? DType::kBF16 : DType::kF32, weight.elements());
-    if (remainder.defined()) check_vector(context, op, "remainder", remainder, DType::kU16, weight.elements());
-}
-
-}  // namespace
-
 void muon_momentum(const Context& context, const MuonMomentumParams& p) {
     constexpr const char* kOp = "muon_momentum";
     const std::int64_t n = p.gradient.elements();
-    check_vector(context, kOp, "gradient", p.gradient, p.gradient.dtype == DType::kBF16 ? working_dtype(context.device()) : DType::kF32, n);
+    check_gradient(context, kOp, p.gradient, n);
     check_vector(context, kOp, "momentum", p.momentum, DType::kF32, n);
     check_vector(context, kOp, "x", p.x, working_dtype(context.device()), n);
     check_vector(context, kOp, "grad_scale", p.grad_scale, DType::kF64, 1);
@@ -88,7 +79,7 @@ void muon_momentum(const Context& context, const MuonMomentumParams& p) {
 
 void muon_update(const Context& context, const MuonUpdateParams& p) {
     constexpr const char* kOp = "muon_update";
-    check_weight(context, kOp, p.weight, p.remainder);
+    check_master(context, kOp, p.weight, p.remainder, p.weight.elements());
     check_vector(context, kOp, "x", p.x, working_dtype(context.device()), p.weight.elements());
     check_vector(context, kOp, "grad_scale", p.grad_scale, DType::kF64, 1);
     on_device(context.device(), cpu::muon_update, cuda::muon_update)(context, p);

@@ -9,7 +9,9 @@
 namespace dflash {
 
 StagingRing::StagingRing(const Stream& stream, std::size_t bytes)
-    : stream_(stream), segment_bytes_(bytes / kSegments), memory_(static_cast<char*>(cuda::allocate_pinned(bytes))) {
+    : stream_(stream),
+      segment_bytes_(bytes / kSegments),
+      memory_(Device{}, DType::kU8, {static_cast<std::int64_t>(bytes)}, HostMemory::kPinned) {
     for (void*& event : done_) {
         event = cuda::create_event(stream_.device);
         cuda::record(stream_, event);
@@ -18,7 +20,6 @@ StagingRing::StagingRing(const Stream& stream, std::size_t bytes)
 
 StagingRing::~StagingRing() {
     for (void* event : done_) cuda::destroy_event(event);
-    cuda::deallocate_pinned(memory_);
 }
 
 void StagingRing::next_segment() {
@@ -34,7 +35,7 @@ void StagingRing::copy(void* to, const void* from, std::size_t bytes) {
     while (bytes > 0) {
         if (used_ == segment_bytes_) next_segment();
         const std::size_t part = std::min(bytes, segment_bytes_ - used_);
-        char* staged = memory_ + segment_ * segment_bytes_ + used_;
+        char* staged = static_cast<char*>(memory_.tensor().data) + segment_ * segment_bytes_ + used_;
         std::memcpy(staged, source, part);
         cuda::copy(stream_, target, staged, part);
         used_ += part;

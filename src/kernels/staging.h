@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 
+#include "tensor/buffer.h"
 #include "tensor/device.h"
 
 namespace dflash {
@@ -26,7 +27,7 @@ private:
 
     Stream stream_;
     std::size_t segment_bytes_;
-    char* memory_;
+    DeviceBuffer memory_;                  // pinned
     std::array<void*, kSegments> done_{};  // events: the copies out of a segment have been made
     std::size_t segment_ = 0;
     std::size_t used_ = 0;  // bytes of the current segment

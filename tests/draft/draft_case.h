@@ -146,11 +146,17 @@ public:
         }
     }
 
+    // One micro-batch: forward, loss, backward; its statistics alone.
     LossStatistics run(const PackedBatch& batch, const TargetFeatures& features, const AnchorSet& anchors) {
+        step_->clear_sums(context_);
+        return accumulate(batch, features, anchors);
+    }
+    // A further one; the statistics since sums were last cleared.
+    LossStatistics accumulate(const PackedBatch& batch, const TargetFeatures& features, const AnchorSet& anchors) {
         step_->forward(context_, model_, batch, features, anchors);
-        const LossStatistics statistics = loss(features, anchors);
+        step_->loss(context_, model_, features, anchors, target_head_, true);
         step_->backward(context_, model_, features, anchors, gradients_);
-        return statistics;
+        return step_->statistics(context_);
     }
 
     // Of the last forward, with gradients.

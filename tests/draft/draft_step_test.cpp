@@ -245,6 +245,7 @@ TEST(DraftStep, PackedEqualsAlone) {
 
     DraftCase alone(spec, settings);
     alone.poison();
+    alone.step().clear_sums(alone.context());
     LossStatistics sum;
     std::vector<double> hidden_alone;
     for (std::size_t d = 0; d < 4; ++d) {
@@ -254,7 +255,7 @@ TEST(DraftStep, PackedEqualsAlone) {
         const Tensor states = alone.step().forward(alone.context(), alone.model(), document, part, anchors);
         const std::vector<double> values = to_double(states);
         hidden_alone.insert(hidden_alone.end(), values.begin(), values.end());
-        sum.add(alone.run(document, part, anchors));
+        sum = alone.accumulate(document, part, anchors);
     }
     EXPECT_TRUE(close(std::span<const double>(hidden_alone), std::span<const double>(hidden), kChunkF32));
     expect_equal_outcome({sum, gradient_values(alone.gradients())}, {together, gradient_values(packed.gradients())}, kChunkF32);
@@ -279,6 +280,7 @@ TEST(DraftStep, AnySplitOfAccumulationGivesTheSameGradient) {
     for (const std::size_t micro_batches : {1U, 2U, 4U}) {
         DraftCase c(spec, settings);
         c.poison();
+        c.step().clear_sums(c.context());
         LossStatistics sum;
         const std::size_t each = 8 / micro_batches;
         for (std::size_t m = 0; m < micro_batches; ++m) {
@@ -295,7 +297,7 @@ TEST(DraftStep, AnySplitOfAccumulationGivesTheSameGradient) {
             for (std::size_t d = 0; d <= each; ++d) part.document_begin.push_back(batch.document_begin[m * each + d] - begin);
             AnchorSet anchors;
             draw_anchors(part, spec, all, {}, anchors);
-            sum.add(c.run(part, {features.taps.tensor().slice_rows(begin, end - begin), Tensor{}}, anchors));
+            sum = c.accumulate(part, {features.taps.tensor().slice_rows(begin, end - begin), Tensor{}}, anchors);
         }
         outcomes.push_back({sum, gradient_values(c.gradients())});
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// All tensors in one launch: the table of them is a kernel parameter, and a block finds its piece by bisection. Bound by bytes: 28 a parameter with
-// split weights and bf16 gradients (4 + 4 weight, 2 gradient, 8 + 8 moments, 2 spare for an f32 gradient).
+// All tensors in one launch: the table of them is a kernel parameter, and a block finds its piece by bisection. Bound by bytes: 26 a parameter
+// with bf16 gradients (weight 4 + 4, gradient 2, moments 8 + 8), 28 with f32 ones.
 #include <cmath>
 
 #include "kernels/backends.h"

@@ -100,7 +100,7 @@ __global__ void argmax_kernel(const T* x, std::int64_t columns, std::int32_t* y)
 
 bool aligned(const Tensor& x, const Tensor& y) { return in_vectors(kVector, {&x, &y}); }
 
-// launch(T*, typed pointers of x and y)
+// launch(T*) with x's element type T: f32 or bf16.
 template <typename Launch>
 void with_float_type(const char* op, const Tensor& x, const Launch& launch) {
     if (x.dtype == DType::kF32) return launch(static_cast<float*>(nullptr));

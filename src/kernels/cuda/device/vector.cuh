@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Loads and stores of kWidth neighbouring elements as floats (16 bytes of bf16 at kWidth 8), and sums over a warp or a block in a fixed order.
+// Loads and stores of kWidth neighbouring elements as floats (16 bytes of bf16 at kWidth 8), and reductions over a warp or a block in a fixed order.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -75,26 +75,41 @@ __device__ __forceinline__ void store(float* to, const float (&x)[kWidth]) {
     }
 }
 
-template <typename T>
-__device__ __forceinline__ T warp_sum(T value) {
+struct Sum {
+    template <typename T>
+    __device__ __forceinline__ T operator()(T a, T b) const {
+        return a + b;
+    }
+};
+
+template <typename T, typename Combine>
+__device__ __forceinline__ T warp_reduce(T value, Combine combine) {
 #pragma unroll
-    for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+    for (int step = kWarp / 2; step > 0; step /= 2) value = combine(value, __shfl_xor_sync(0xffffffffu, value, step));
     return value;
 }
+template <typename T>
+__device__ __forceinline__ T warp_sum(T value) {
+    return warp_reduce(value, Sum());
+}
 
-// The sum over a block's threads, known to all of them; `shared` has room for a value a warp and may be used again after the next barrier.
-template <int kThreads, typename T>
-__device__ __forceinline__ T block_sum(T value, T* shared) {
+// One value of all of a block's threads, known to each; `shared` has room for a value a warp and may be used again at once.
+template <int kThreads, typename T, typename Combine>
+__device__ __forceinline__ T block_reduce(T value, Combine combine, T* shared) {
     constexpr int kWarps = kThreads / kWarp;
-    value = warp_sum(value);
+    value = warp_reduce(value, combine);
     if constexpr (kWarps == 1) return value;
     if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
     __syncthreads();
-    T sum = shared[0];
+    T total = shared[0];
 #pragma unroll
-    for (int warp = 1; warp < kWarps; ++warp) sum += shared[warp];
+    for (int warp = 1; warp < kWarps; ++warp) total = combine(total, shared[warp]);
     __syncthreads();
-    return sum;
+    return total;
+}
+template <int kThreads, typename T>
+__device__ __forceinline__ T block_sum(T value, T* shared) {
+    return block_reduce<kThreads>(value, Sum(), shared);
 }
 
 }  // namespace dflash::cuda::device
