@@ -15,6 +15,21 @@ inline std::uint16_t float_to_bf16(float value) {
     return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
+// The 32 bits of a float in two halves: the nearest bf16, and what is missing, as a signed number of units of the last place. A bf16 weight and
+// such a remainder are an f32 master without a second copy.
+struct SplitFloat {
+    std::uint16_t high = 0;  // bf16
+    std::uint16_t low = 0;   // int16 bits
+};
+inline SplitFloat split_float(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    return {static_cast<std::uint16_t>((bits + 0x8000U) >> 16), static_cast<std::uint16_t>(bits)};
+}
+inline float join_float(SplitFloat halves) {
+    const auto rest = static_cast<std::uint32_t>(static_cast<std::int32_t>(static_cast<std::int16_t>(halves.low)));
+    return std::bit_cast<float>((static_cast<std::uint32_t>(halves.high) << 16) + rest);
+}
+
 inline float f16_to_float(std::uint16_t half) {
     const std::uint32_t sign = (half & 0x8000U) << 16;
     const std::uint32_t exponent = (half >> 10) & 0x1fU;

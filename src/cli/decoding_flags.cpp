@@ -12,6 +12,7 @@
 #include "data/chat.h"
 #include "draft/provenance.h"
 #include "io/json.h"
+#include "tensor/device_choice.h"
 
 namespace dflash::cli {
 namespace {
@@ -57,12 +58,13 @@ void add_decoding_flags(CLI::App& command, DecodingFlags& flags, bool draft_requ
     command.add_option("--seed", flags.sampling.seed, "of the random numbers")->capture_default_str();
     command.add_option("--limit", flags.limit, "take the first rows only; 0: all")->check(CLI::NonNegativeNumber)->capture_default_str();
     command.add_option("--threads", flags.threads, "of the CPU; 0: all")->check(CLI::NonNegativeNumber)->capture_default_str();
-    command.add_option("--device", flags.device, "auto or cpu")->check(CLI::IsMember({"auto", "cpu", "cuda"}))->capture_default_str();
+    command.add_option("--device", flags.device, "auto (a GPU where there is one), cpu or cuda")
+        ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+        ->capture_default_str();
 }
 
 void apply_decoding_flags(const DecodingFlags& flags) {
     check_sampling(flags.sampling);
-    if (flags.device == "cuda") throw_bad_input("--device cuda: decoding runs on the CPU in this build");
     if (flags.threads > 0) omp_set_num_threads(flags.threads);
 }
 
@@ -124,7 +126,9 @@ DecodingOptions decoding_options(const DecodingFlags& flags, const GeneratorSett
     options.target = flags.target;
     options.draft = flags.draft;
     options.allow_target_mismatch = flags.allow_target_mismatch;
+    options.device = choose_device(flags.device);
     options.generator = generator;
+    options.generator.device = options.device;
     return options;
 }
 

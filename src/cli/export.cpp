@@ -71,13 +71,14 @@ void write_export(const ExportArguments& arguments, const DraftSpec& spec, const
     }
     const Arena arena(Device{}, make_plan({"export"}, std::move(buffers)));
     const DraftTensors weights = bind_draft_tensors(spec, "draft", arena);
-    load_draft(arguments.draft, spec, weights);
+    load_draft(arguments.draft, spec, {weights, {}});
     const DraftProvenance provenance = read_draft_provenance(arguments.draft);
-    const bool as_f32 = arguments.dtype == "f32";
-    if (!speculators) return save_draft(folder, spec, target, weights, provenance, as_f32);
+    const SavedAs saved_as = arguments.dtype == "f32" ? SavedAs::kF32 : SavedAs::kBf16;
+    HostReader reader(Stream{});
+    if (!speculators) return save_draft(folder, spec, target, weights, provenance, reader, saved_as);
     const TargetWeights frozen = bind_target_weights(target, TargetPart::kEmbeddingAndHead, arena);
     load_target_weights(arguments.target, target, TargetPart::kEmbeddingAndHead, frozen);
-    save_speculators(folder, {spec, weights, frozen.embedding, frozen.head}, target, provenance, as_f32);
+    save_speculators(folder, {spec, weights, frozen.embedding, frozen.head}, target, provenance, reader, saved_as);
 }
 
 int run_export(const ExportArguments& arguments) {

@@ -41,8 +41,8 @@ void DraftStep::backward(const Context& context, const DraftModel& model, const 
     const DraftTensors& weights = model.weights;
     const Tensor d_x = first_rows(views.d_x, rows);
     begin({gradients.norm});
-    rms_norm_backward(context, {first_rows(views.d_hidden, rows), first_rows(views.x.back(), rows), weights.norm,
-                                first_rows(views.final_rstd, rows), 0.0F, d_x, Write::kOverwrite, gradients.norm});
+    rms_norm_backward(context, {d_x, first_rows(views.x.back(), rows), weights.norm, first_rows(views.final_rstd, rows), 0.0F, d_x,
+                                Write::kOverwrite, gradients.norm});
     ready("norm.weight");
 
     const std::int64_t context_rows = step.context_rows;

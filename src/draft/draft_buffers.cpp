@@ -3,7 +3,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
+#include "kernels/head_norm_rope.h"
 #include "kernels/loss_sums.h"
+#include "kernels/rms_norm.h"
 #include "tensor/working_dtype.h"
 
 namespace dflash {
@@ -138,8 +142,7 @@ void visit_passes(const StepLayout& s, StepViews& v, const Visit& visit) {
     buffer("forward.k_context", t, s.keys(), s.forward_pass(), v.k_context);
     buffer("hidden", n, spec.hidden, {phases.forward.back(), phases.loss}, v.hidden);
     row_values("final_rstd", n, 1, {phases.forward.back(), phases.backward.back()}, v.final_rstd);
-    buffer("d_hidden", n, spec.hidden, {phases.loss, phases.backward.back()}, v.d_hidden);
-    buffer("d_x", n, spec.hidden, s.backward_pass(), v.d_x);
+    buffer("d_x", n, spec.hidden, {phases.loss, phases.backward.front()}, v.d_x);
     buffer("d_ctx", t, spec.hidden, {phases.backward.back(), phases.context_backward}, v.d_ctx);
     buffer("d_fc_out", t, spec.hidden, {phases.context_backward, phases.context_backward}, v.d_fc_out);
     LayerBackwardScratch& back = v.back;
@@ -214,6 +217,12 @@ std::vector<LinearShape> draft_step_linears(const DraftSpec& spec, const DraftSt
         trained(n, spec.intermediate, c),
         LinearShape{s.chunk(), c, spec.vocabulary, true, true, false},  // head: frozen
     };
+}
+
+std::size_t draft_step_workspace_bytes(const DraftSpec& spec, const DraftStepSettings& settings) {
+    return std::max({linear_workspace_bytes(settings.device, draft_step_linears(spec, settings)),
+                     rms_norm_backward_workspace_bytes(settings.device, spec.hidden),
+                     head_norm_rope_backward_workspace_bytes(settings.device, spec.head_dim)});
 }
 
 LayerViews live_views(const LayerViews& layer, std::int64_t rows, std::int64_t context_rows) {

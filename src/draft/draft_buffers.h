@@ -42,8 +42,7 @@ struct StepViews {
     Tensor hidden, final_rstd;  // f32 (N, C), (N)
     Tensor sums;                // f64, see kernels/loss_sums.h
     LossViews loss;
-    Tensor d_hidden;              // f32 (N, C)
-    Tensor d_x, d_ctx, d_fc_out;  // f32 (N, C), (S, C), (S, C)
+    Tensor d_x, d_ctx, d_fc_out;  // f32 (N, C), (S, C), (S, C); d_x is the hidden gradient first, then that of each layer's output
     LayerBackwardScratch back;
 };
 

@@ -13,6 +13,7 @@
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "model/tensor_loader.h"
 
 namespace dflash {
 namespace {
@@ -79,37 +80,38 @@ SafetensorsWriter::Declared declare(const std::string& name, const Tensor& tenso
     return {name, dtype, dims_of(tensor.shape)};
 }
 
-void write_tensors(const std::string& path, const std::vector<NamedTensor>& tensors, bool as_f32) {
+void write_tensors(const std::string& path, const std::vector<NamedTensor>& tensors, HostReader& reader, SavedAs saved_as) {
     std::vector<SafetensorsWriter::Declared> declared;
-    for (const NamedTensor& entry : tensors) declared.push_back(declare(entry.name, entry.tensor, as_f32 ? "F32" : "BF16"));
+    for (const NamedTensor& entry : tensors)
+        declared.push_back(declare(entry.name, entry.tensor, saved_as == SavedAs::kF32 ? "F32" : "BF16"));
     SafetensorsWriter writer(path, declared, {{"format", "pt"}});
-    for (const NamedTensor& entry : tensors) writer.write(entry.name, entry.tensor);
+    for (const NamedTensor& entry : tensors) reader.read(entry.tensor, [&](const Tensor& part) { writer.write(entry.name, part); });
     writer.finish();
 }
 
 void write_draft_folder(const std::string& folder, Json config, const std::vector<NamedTensor>& tensors, const DraftProvenance& provenance,
-                        bool as_f32) {
+                        HostReader& reader, SavedAs saved_as) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) throw_failed("cannot make folder {}: {}", folder, error.message());
-    if (as_f32) config["dtype"] = "float32";
-    write_tensors(folder + "/model.safetensors", tensors, as_f32);
+    if (saved_as == SavedAs::kF32) config["dtype"] = "float32";
+    write_tensors(folder + "/model.safetensors", tensors, reader, saved_as);
     if (!provenance.training.empty()) write_file_atomically(folder + "/training.json", provenance.training.dump(2) + "\n");
     write_file_atomically(folder + "/config.json", config.dump(2) + "\n");
 }
 
 }  // namespace
 
-void load_draft(const std::string& folder, const DraftSpec& spec, const DraftTensors& weights) {
+void load_draft(const std::string& folder, const DraftSpec& spec, const DraftMasters& masters) {
     const SafetensorsFolder files(folder);
     refuse_foreign_parts(folder, files);
     FaultList faults(folder);
     std::set<std::string> expected;
-    std::vector<std::pair<const SafetensorsEntry*, Tensor>> found;
-    for (const NamedTensor& wanted : named_tensors(weights)) {
+    std::vector<std::pair<const SafetensorsEntry*, NamedMaster>> found;
+    for (const NamedMaster& wanted : named_masters(masters)) {
         expected.insert(wanted.name);
-        const SafetensorsEntry* entry = find_checked(files, wanted.name, wanted.tensor.shape, faults);
-        if (entry != nullptr) found.emplace_back(entry, wanted.tensor);
+        const SafetensorsEntry* entry = find_checked(files, wanted.name, wanted.weight.shape, faults);
+        if (entry != nullptr) found.emplace_back(entry, wanted);
     }
     // Copies of the target's own tensors, which are used from the target instead.
     const Shape words{spec.vocabulary, spec.hidden};
@@ -119,21 +121,23 @@ void load_draft(const std::string& folder, const DraftSpec& spec, const DraftTen
         if (expected.count(name) == 0) faults.add(fmt::format("tensor {} is not part of a DFlash drafter", name));
     }
     faults.throw_if_any();
-    for (const auto& [entry, tensor] : found) copy_entry_to_f32(*entry, folder, tensor);
+    TensorLoader loader(masters.weights.fc.device);
+    for (const auto& [entry, master] : found) loader.load(*entry, folder, master.weight, master.remainder);
+    loader.finish();
     files.drop_pages();
 }
 
 void save_draft(const std::string& folder, const DraftSpec& spec, const TargetConfig& target, const DraftTensors& weights,
-                const DraftProvenance& provenance, bool as_f32) {
-    write_draft_folder(folder, draft_spec_to_config_json(spec, target), named_tensors(weights), provenance, as_f32);
+                const DraftProvenance& provenance, HostReader& reader, SavedAs saved_as) {
+    write_draft_folder(folder, draft_spec_to_config_json(spec, target), named_tensors(weights), provenance, reader, saved_as);
 }
 
 void save_speculators(const std::string& folder, const DraftModel& model, const TargetConfig& target, const DraftProvenance& provenance,
-                      bool as_f32) {
+                      HostReader& reader, SavedAs saved_as) {
     std::vector<NamedTensor> tensors = named_tensors(model.weights);
     tensors.push_back({kEmbedding, model.embedding});
     tensors.push_back({kHead, model.head});
-    write_draft_folder(folder, draft_spec_to_speculators_json(model.spec, target), tensors, provenance, as_f32);
+    write_draft_folder(folder, draft_spec_to_speculators_json(model.spec, target), tensors, provenance, reader, saved_as);
 }
 
 DraftProvenance read_draft_provenance(const std::string& folder) {

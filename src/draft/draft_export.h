@@ -12,6 +12,6 @@ namespace dflash {
 // config.json, model.safetensors and training.json into `folder`. Error(kBadInput) before anything is written when the layout cannot
 // express the drafter (mixed layer kinds).
 void save_speculators(const std::string& folder, const DraftModel& model, const TargetConfig& target, const DraftProvenance& provenance,
-                      bool as_f32);
+                      HostReader& reader, SavedAs saved_as);
 
 }  // namespace dflash

@@ -105,8 +105,8 @@ void DraftStep::loss(const Context& context, const DraftModel& model, const Targ
                                 .weight = weight});
     }
     if (want_gradient) {
-        fill_zero(context, first_rows(step.views.d_hidden, step.rows()));
-        scatter_rows(context, {first_rows(step.views.hidden, count), all_rows, weight, step.views.d_hidden});
+        fill_zero(context, first_rows(step.views.d_x, step.rows()));
+        scatter_rows(context, {first_rows(step.views.hidden, count), all_rows, weight, step.views.d_x});
     }
     loss_sums(context, {.rows = all_rows,
                         .loss = first_rows(loss.loss, count),

@@ -49,6 +49,8 @@ struct DraftPhases {
 // Buffers "draft.step.*": activations from their forward phase to their backward phase, loss chunk, gradients of activations.
 std::vector<BufferSpec> draft_step_buffers(const DraftSpec& spec, const DraftStepSettings& settings, const DraftPhases& phases);
 std::vector<LinearShape> draft_step_linears(const DraftSpec& spec, const DraftStepSettings& settings);
+// Scratch of its ops, products included.
+std::size_t draft_step_workspace_bytes(const DraftSpec& spec, const DraftStepSettings& settings);
 
 struct DraftModel {
     DraftSpec spec;

@@ -4,13 +4,19 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/rng.h"
+#include "model/tensor_loader.h"
+#include "tensor/working_dtype.h"
 
 namespace dflash {
 namespace {
 
 constexpr double kInitialDeviation = 0.02;
+constexpr std::int64_t kDrawnElements = std::int64_t{1} << 22;  // at once
+constexpr const char* kWeightPrefix = "draft.weight";
+constexpr const char* kRemainderPrefix = "draft.remainder";
 
 // The published names, in the fixed order. `visit(name, tensor)`; Tensors is DraftTensors, const or not.
 template <typename Tensors, typename Visit>
@@ -99,22 +105,64 @@ DraftTensors bind_draft_tensors(const DraftSpec& spec, const std::string& prefix
     return tensors;
 }
 
-void initialise_draft(const DraftTensors& weights, std::uint64_t seed) {
-    for (const NamedTensor& entry : named_tensors(weights)) {
-        float* values = entry.tensor.f32();
-        if (entry.tensor.shape.rank() == 1) {
-            std::fill(values, values + entry.tensor.elements(), 1.0F);
-            continue;
-        }
-        const std::uint64_t stream = hash_name(entry.name);
-        const std::int64_t columns = entry.tensor.row_elements();
+std::vector<NamedMaster> named_masters(const DraftMasters& masters) {
+    std::vector<NamedMaster> named;
+    for_each_tensor(masters.weights, [&](const std::string& name, const Tensor& weight) { named.push_back({name, weight, {}}); });
+    std::size_t at = 0;
+    for_each_tensor(masters.remainders, [&](const std::string&, const Tensor& remainder) {
+        if (remainder.defined()) named[at].remainder = remainder;
+        ++at;
+    });
+    return named;
+}
+
+std::vector<BufferSpec> draft_master_buffers(const DraftSpec& spec, Device device, Lifetime lifetime) {
+    const DType dtype = working_dtype(device);
+    std::vector<BufferSpec> buffers = draft_tensor_buffers(spec, kWeightPrefix, Category::kMaster, lifetime, dtype, dtype);
+    if (dtype == DType::kF32) return buffers;
+    for (BufferSpec& rest : draft_tensor_buffers(spec, kRemainderPrefix, Category::kMaster, lifetime, DType::kU16, DType::kU16)) {
+        buffers.push_back(std::move(rest));
+    }
+    return buffers;
+}
+
+DraftMasters bind_draft_masters(const DraftSpec& spec, const Arena& arena) {
+    DraftMasters masters = {bind_draft_tensors(spec, kWeightPrefix, arena), {}};
+    if (masters.weights.fc.dtype != DType::kF32) masters.remainders = bind_draft_tensors(spec, kRemainderPrefix, arena);
+    return masters;
+}
+
+namespace {
+
+// Rows begin .. begin + count - 1 of a matrix, from the random streams of those rows.
+void draw_rows(const NamedMaster& matrix, std::uint64_t seed, std::int64_t begin, std::int64_t count, float* values) {
+    const std::uint64_t stream = hash_name(matrix.name);
+    const std::int64_t columns = matrix.weight.row_elements();
 #pragma omp parallel for schedule(static)
-        for (std::int64_t row = 0; row < entry.tensor.rows(); ++row) {
-            Philox rng(seed, mix_stream(stream, static_cast<std::uint64_t>(row)));
-            for (std::int64_t i = 0; i < columns; ++i)
-                values[row * columns + i] = static_cast<float>(kInitialDeviation * rng.next_normal());
+    for (std::int64_t row = 0; row < count; ++row) {
+        Philox rng(seed, mix_stream(stream, static_cast<std::uint64_t>(begin + row)));
+        for (std::int64_t i = 0; i < columns; ++i) values[row * columns + i] = static_cast<float>(kInitialDeviation * rng.next_normal());
+    }
+}
+
+}  // namespace
+
+void initialise_draft(const DraftMasters& masters, std::uint64_t seed) {
+    TensorLoader loader(masters.weights.fc.device);
+    std::vector<float> values;
+    for (const NamedMaster& master : named_masters(masters)) {
+        const bool is_norm = master.weight.shape.rank() == 1;
+        const std::int64_t columns = is_norm ? 1 : master.weight.row_elements();
+        const std::int64_t piece = std::clamp<std::int64_t>(kDrawnElements / columns, 1, master.weight.rows());
+        for (std::int64_t begin = 0; begin < master.weight.rows(); begin += piece) {
+            const std::int64_t count = std::min(piece, master.weight.rows() - begin);
+            values.assign(static_cast<std::size_t>(count * columns), 1.0F);
+            if (!is_norm) draw_rows(master, seed, begin, count, values.data());
+            loader.convert(values.data(), master.weight.slice_rows(begin, count),
+                           master.remainder.defined() ? master.remainder.slice_rows(begin, count) : Tensor{});
         }
     }
+    loader.finish();
 }
 
 }  // namespace dflash

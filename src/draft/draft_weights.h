@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The drafter's trained tensors: names (the published ones), shapes, memory, initial values, reading and writing.
+// The drafter's trained tensors: names (the published ones), shapes, memory, initial values, reading and writing. f32 stands for the
+// device's working dtype.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 
 #include "draft/draft_spec.h"
 #include "tensor/arena.h"
+#include "tensor/host_reader.h"
 #include "tensor/plan.h"
 
 namespace dflash {
@@ -32,6 +34,17 @@ struct NamedTensor {
 // In a fixed order: the order of optimizer sums, of checkpoints and of reductions over ranks.
 std::vector<NamedTensor> named_tensors(const DraftTensors& tensors);
 
+// What is trained: the weights, and on CUDA beside each bf16 weight the u16 remainder of its 32-bit master (kernels/adamw.h). A remainder is
+// undefined where its weight is f32, and where nothing is trained.
+struct DraftMasters {
+    DraftTensors weights, remainders;
+};
+struct NamedMaster {
+    std::string name;
+    Tensor weight, remainder;
+};
+std::vector<NamedMaster> named_masters(const DraftMasters& masters);  // in the same order
+
 struct DraftTensorDecl {
     std::string name;
     Shape shape;
@@ -41,15 +54,19 @@ std::vector<DraftTensorDecl> draft_tensor_table(const DraftSpec& spec);
 std::vector<BufferSpec> draft_tensor_buffers(const DraftSpec& spec, const std::string& prefix, Category category, Lifetime lifetime,
                                              DType matrices = DType::kF32, DType vectors = DType::kF32);
 DraftTensors bind_draft_tensors(const DraftSpec& spec, const std::string& prefix, const Arena& arena);
+// The same for masters: buffers "draft.weight.<name>" in the device's working dtype and, where that is bf16, "draft.remainder.<name>".
+std::vector<BufferSpec> draft_master_buffers(const DraftSpec& spec, Device device, Lifetime lifetime);
+DraftMasters bind_draft_masters(const DraftSpec& spec, const Arena& arena);
 
 // Normal(0, 0.02) for matrices, ones for norms; each tensor from its own random stream (its name), so shapes elsewhere do not matter.
-void initialise_draft(const DraftTensors& weights, std::uint64_t seed);
+void initialise_draft(const DraftMasters& masters, std::uint64_t seed);
 // Published layout or unpruned speculators layout. Names and shapes are checked; all faults are listed at once.
-void load_draft(const std::string& folder, const DraftSpec& spec, const DraftTensors& weights);
+void load_draft(const std::string& folder, const DraftSpec& spec, const DraftMasters& masters);
 
 struct DraftProvenance;  // draft/provenance.h
-// Writes config.json, model.safetensors (bf16, or f32) and training.json into `folder` (made; each file atomic).
+enum class SavedAs { kBf16, kF32 };
+// Writes config.json, model.safetensors and training.json into `folder` (made; each file atomic). f32 takes weights that are f32.
 void save_draft(const std::string& folder, const DraftSpec& spec, const TargetConfig& target, const DraftTensors& weights,
-                const DraftProvenance& provenance, bool as_f32 = false);
+                const DraftProvenance& provenance, HostReader& reader, SavedAs saved_as = SavedAs::kBf16);
 
 }  // namespace dflash

@@ -9,6 +9,8 @@
 #include "base/log.h"
 #include "draft/provenance.h"
 #include "io/json.h"
+#include "tensor/cuda_runtime.h"
+#include "tensor/working_dtype.h"
 
 namespace dflash {
 namespace {
@@ -49,14 +51,16 @@ DecodingSetup::DecodingSetup(const DecodingOptions& options) : context_(options.
 void DecodingSetup::allocate(const DecodingOptions& options) {
     const DraftSpec* spec = draft_ ? &draft_->spec : nullptr;
     const Lifetime always;
+    const DType working = working_dtype(options.device);
     std::vector<BufferSpec> buffers = target_weight_buffers(target_, TargetPart::kAll, options.device, always);
-    if (spec != nullptr) append(buffers, draft_tensor_buffers(*spec, kDraftPrefix, Category::kWeights, always));
+    if (spec != nullptr) append(buffers, draft_tensor_buffers(*spec, kDraftPrefix, Category::kWeights, always, working, working));
     append(buffers, generator_buffers(target_, spec, options.generator, always, always));
     const std::size_t workspace = generator_workspace_bytes(target_, spec, options.generator);
     buffers.push_back({kWorkspace, DType::kU8, {static_cast<std::int64_t>(workspace)}, Category::kWorkspace, always});
 
     const Plan plan = make_plan({"decode"}, std::move(buffers));
-    const std::size_t available = host_memory_available_bytes();
+    const bool on_gpu = options.device.type == DeviceType::kCuda;
+    const std::size_t available = on_gpu ? cuda::free_memory_bytes(options.device) : host_memory_available_bytes();
     if (available > 0 && plan.arena_bytes > available) {
         throw_bad_input("decoding needs {} for weights and caches, {} are available: give shorter prompts or a lower --max-new-tokens",
                         format_bytes(plan.arena_bytes), format_bytes(available));
@@ -74,9 +78,9 @@ void DecodingSetup::load(const DecodingOptions& options) {
     draft_->embedding = target_weights_.embedding;
     draft_->head = target_weights_.head;
     if (options.untrained_seed) {
-        initialise_draft(draft_->weights, *options.untrained_seed);
+        initialise_draft({draft_->weights, {}}, *options.untrained_seed);
     } else {
-        load_draft(options.draft, draft_->spec, draft_->weights);
+        load_draft(options.draft, draft_->spec, {draft_->weights, {}});
     }
 }
 

@@ -82,7 +82,8 @@ public:
     ~SafetensorsWriter();  // an unfinished file is removed
     SafetensorsWriter(const SafetensorsWriter&) = delete;
     SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
-    // In any order, each tensor once. `bytes` must equal the declared size. f32 tensors are converted when BF16 was declared.
+    // In any order; a tensor whole, or in consecutive parts that make up its declared size. f32 tensors are converted when BF16 was declared.
+    // Host memory.
     void write(const std::string& name, const void* data, std::size_t bytes);
     void write(const std::string& name, const Tensor& tensor);
     void finish();  // sync + rename; Error(kFailed) when a declared tensor was not written

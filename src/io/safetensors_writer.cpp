@@ -33,7 +33,7 @@ const char* safetensors_name(DType dtype) {
 struct Slot {
     std::string dtype;
     std::uint64_t begin = 0, bytes = 0;  // behind the header
-    bool written = false;
+    std::uint64_t written = 0;           // bytes
 };
 
 }  // namespace
@@ -41,16 +41,16 @@ struct Slot {
 struct SafetensorsWriter::State {
     explicit State(const std::string& final_path) : path(final_path), file(final_path) {}
 
-    // Where the next tensor of `name` goes in the file. Each name is written once.
+    // Where the next `bytes` of tensor `name` go in the file.
     std::uint64_t claim(const std::string& name, std::size_t bytes) {
         const auto found = slots.find(name);
         DFLASH_CHECK(found != slots.end(), "{}: tensor '{}' was not declared", path, name);
         Slot& slot = found->second;
-        DFLASH_CHECK(!slot.written, "{}: tensor '{}' is written twice", path, name);
-        DFLASH_CHECK(slot.bytes == bytes, "{}: tensor '{}' was declared with {} bytes and is written with {}", path, name, slot.bytes,
-                     bytes);
-        slot.written = true;
-        return data_begin + slot.begin;
+        DFLASH_CHECK(slot.written + bytes <= slot.bytes, "{}: tensor '{}' was declared with {} bytes and is written with {}", path, name,
+                     slot.bytes, slot.written + bytes);
+        const std::uint64_t at = data_begin + slot.begin + slot.written;
+        slot.written += bytes;
+        return at;
     }
 
     std::string path;
@@ -82,7 +82,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<
     for (const Declared* tensor : order) {
         std::uint64_t bytes = safetensors_dtype_bytes(tensor->dtype);
         for (const std::int64_t dim : tensor->shape) bytes *= static_cast<std::uint64_t>(dim);
-        const bool is_new = state_->slots.emplace(tensor->name, Slot{tensor->dtype, begin, bytes, false}).second;
+        const bool is_new = state_->slots.emplace(tensor->name, Slot{tensor->dtype, begin, bytes, 0}).second;
         DFLASH_CHECK(is_new, "{}: tensor '{}' is declared twice", path, tensor->name);
         put(fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}{}", Json(tensor->name).dump(), tensor->dtype,
                         Json(tensor->shape).dump(), begin, begin + bytes, tensor == order.back() ? "" : ","));
@@ -125,7 +125,8 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& tensor) {
 
 void SafetensorsWriter::finish() {
     for (const auto& [name, slot] : state_->slots) {
-        DFLASH_CHECK(slot.written, "{}: tensor '{}' was declared and not written", state_->path, name);
+        DFLASH_CHECK(slot.written == slot.bytes, "{}: tensor '{}' was declared with {} bytes, {} were written", state_->path, name,
+                     slot.bytes, slot.written);
     }
     state_->file.commit();
 }

@@ -31,7 +31,7 @@ void gradient_scale(const Context& context, const GradientScaleParams& p) {
 }
 
 std::size_t gradient_scale_workspace_bytes(Device device) {
-    return on_device(device, cpu::gradient_scale_workspace_bytes, cuda::gradient_scale_workspace_bytes)(device);
+    return on_device(device, cpu::gradient_scale_workspace_bytes, cuda::gradient_scale_workspace_bytes)();
 }
 
 }  // namespace dflash

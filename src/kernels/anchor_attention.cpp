@@ -3,6 +3,7 @@
 
 #include "kernels/backends.h"
 #include "kernels/checks.h"
+#include "kernels/stopwatch.h"
 
 namespace dflash {
 
@@ -44,6 +45,7 @@ void anchor_attention_forward(const Context& context, const AnchorAttentionForwa
     check_inputs(context, kOp, p.q, p.k_context, p.v_context, p.k_block, p.v_block, p.mask);
     check_rows(context, kOp, "out", p.out, p.q.dtype, p.q.rows(), p.q.row_elements());
     check_vector(context, kOp, "lse", p.lse, DType::kF32, p.q.rows() * p.q.shape[1]);
+    const ProbedOp probed(context, kAnchorAttention);
     if (p.q.rows() > 0) on_device(context.device(), cpu::anchor_attention_forward, cuda::anchor_attention_forward)(context, p);
 }
 
@@ -62,6 +64,7 @@ void anchor_attention_backward(const Context& context, const AnchorAttentionBack
     for (const auto& [name, tensor] : {std::pair{"d_k_block", &p.d_k_block}, {"d_v_block", &p.d_v_block}}) {
         check_rows(context, kOp, name, *tensor, p.q.dtype, p.k_block.rows(), p.k_block.row_elements());
     }
+    const ProbedOp probed(context, kAnchorAttention);
     on_device(context.device(), cpu::anchor_attention_backward, cuda::anchor_attention_backward)(context, p);
 }
 

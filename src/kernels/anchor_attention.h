@@ -37,6 +37,7 @@ struct AnchorAttentionForwardParams {
     Tensor out;  // as q (A*W, H, D), =
     Tensor lse;  // f32 (A*W, H), =, natural log; 0 for rows that see nothing
 };
+constexpr const char* kAnchorAttention = "anchor_attention";  // the name of both to a probe (kernels/stopwatch.h)
 void anchor_attention_forward(const Context& context, const AnchorAttentionForwardParams& params);
 
 struct AnchorAttentionBackwardParams {

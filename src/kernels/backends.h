@@ -25,7 +25,6 @@
 // result, name, arguments
 #define DFLASH_LAUNCHERS(LAUNCHER)                                                                    \
     LAUNCHER(std::unique_ptr<MatmulLibrary>, make_matmul_library, (Device))                           \
-    LAUNCHER(std::size_t, linear_workspace_bytes, (Device, const std::vector<LinearShape>&))          \
     LAUNCHER(void, rms_norm_forward, (const Context&, const RmsNormForwardParams&))                   \
     LAUNCHER(void, rms_norm_backward, (const Context&, const RmsNormBackwardParams&))                 \
     LAUNCHER(void, gated_rms_norm_forward, (const Context&, const GatedRmsNormParams&))               \
@@ -39,7 +38,6 @@
     LAUNCHER(void, cross_entropy_forward_backward, (const Context&, const CrossEntropyParams&))       \
     LAUNCHER(void, adamw_step, (const Context&, const AdamWParams&))                                  \
     LAUNCHER(void, gradient_scale, (const Context&, const GradientScaleParams&))                      \
-    LAUNCHER(std::size_t, gradient_scale_workspace_bytes, (Device))                                   \
     LAUNCHER(void, dpace_weights, (const Context&, const DpaceWeightsParams&))                        \
     LAUNCHER(void, loss_sums, (const Context&, const LossSumsParams&))                                \
     LAUNCHER(void, muon_momentum, (const Context&, const MuonMomentumParams&))                        \
@@ -57,17 +55,27 @@
     LAUNCHER(void, causal_conv_silu_forward, (const Context&, const CausalConvParams&))               \
     LAUNCHER(void, conv_history_append, (const Context&, const Tensor&, const Tensor&))               \
     LAUNCHER(void, delta_rule_chunk_forward, (const Context&, const DeltaRuleParams&))                \
-    LAUNCHER(std::size_t, delta_rule_workspace_bytes, (Device, const DeltaRuleParams&))               \
     LAUNCHER(void, delta_rule_recurrent_forward, (const Context&, const DeltaRuleParams&))
+
+// Scratch that ops take from the context's workspace: pure functions, there for both devices in every build, so that a plan for a GPU needs
+// neither a GPU nor its toolkit.
+#define DFLASH_WORKSPACE_SIZES(SIZE)                                             \
+    SIZE(std::size_t, linear_workspace_bytes, (const std::vector<LinearShape>&)) \
+    SIZE(std::size_t, rms_norm_backward_workspace_bytes, (std::int64_t))         \
+    SIZE(std::size_t, head_norm_rope_backward_workspace_bytes, (std::int64_t))   \
+    SIZE(std::size_t, gradient_scale_workspace_bytes, ())                        \
+    SIZE(std::size_t, delta_rule_workspace_bytes, (const DeltaRuleParams&))
 
 namespace dflash {
 
 #define DFLASH_DECLARE_LAUNCHER(result, name, arguments) result name arguments;
 namespace cpu {
 DFLASH_LAUNCHERS(DFLASH_DECLARE_LAUNCHER)
-}
+DFLASH_WORKSPACE_SIZES(DFLASH_DECLARE_LAUNCHER)
+}  // namespace cpu
 namespace cuda {
 DFLASH_LAUNCHERS(DFLASH_DECLARE_LAUNCHER)
+DFLASH_WORKSPACE_SIZES(DFLASH_DECLARE_LAUNCHER)
 }  // namespace cuda
 #undef DFLASH_DECLARE_LAUNCHER
 

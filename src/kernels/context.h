@@ -14,6 +14,7 @@
 namespace dflash {
 
 class MatmulLibrary;  // kernels/matmul_library.h
+class OpProbe;        // kernels/stopwatch.h
 class StagingRing;    // kernels/staging.h
 
 constexpr std::size_t kStagingBytes = std::size_t{8} << 20;  // pinned, one ring a CUDA context
@@ -48,12 +49,17 @@ public:
 
     MatmulLibrary& matmul() const { return *matmul_; }
 
+    // Benches bind one; null otherwise.
+    void bind_probe(OpProbe* probe) { probe_ = probe; }
+    OpProbe* probe() const { return probe_; }
+
 private:
     Stream stream_;
     Tensor workspace_;
     mutable DeviceBuffer private_workspace_;
     std::unique_ptr<StagingRing> staging_;  // CUDA only
     std::unique_ptr<MatmulLibrary> matmul_;
+    OpProbe* probe_ = nullptr;
 };
 
 // Threads that CPU ops use (OpenMP's count at the call). Results are bit-equal for one count.

@@ -59,4 +59,8 @@ void head_norm_rope_backward(const Context& context, const HeadNormRopeBackwardP
     if (rows > 0) on_device(context.device(), cpu::head_norm_rope_backward, cuda::head_norm_rope_backward)(context, p);
 }
 
+std::size_t head_norm_rope_backward_workspace_bytes(Device device, std::int64_t head_dim) {
+    return on_device(device, cpu::head_norm_rope_backward_workspace_bytes, cuda::head_norm_rope_backward_workspace_bytes)(head_dim);
+}
+
 }  // namespace dflash

@@ -39,5 +39,7 @@ struct HeadNormRopeBackwardParams {
     Tensor d_weight;  // f32 (D), +=, fixed summation order for one thread count
 };
 void head_norm_rope_backward(const Context& context, const HeadNormRopeBackwardParams& params);
+// Scratch of head_norm_rope_backward for any number of rows, from the context's workspace.
+std::size_t head_norm_rope_backward_workspace_bytes(Device device, std::int64_t head_dim);
 
 }  // namespace dflash

@@ -49,7 +49,7 @@ void linear_backward_weight(const Context& context, const LinearBackwardWeightPa
 }
 
 std::size_t linear_workspace_bytes(Device device, const std::vector<LinearShape>& shapes) {
-    return on_device(device, cpu::linear_workspace_bytes, cuda::linear_workspace_bytes)(device, shapes);
+    return on_device(device, cpu::linear_workspace_bytes, cuda::linear_workspace_bytes)(shapes);
 }
 
 void linear_prepare(const Context& context, const std::vector<LinearShape>& shapes) { context.matmul().prepare(shapes); }

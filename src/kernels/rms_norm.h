@@ -26,20 +26,22 @@ struct RmsNormBackwardParams {
     Tensor weight;  // f32 (C)
     Tensor rstd;    // f32 (rows)
     float weight_offset = 0.0F;
-    Tensor d_x;  // f32 (rows, C), = or += by `write`
+    Tensor d_x;  // f32 (rows, C), = or += by `write`; may be d_y with =
     Write write = Write::kAccumulate;
     Tensor d_weight;  // f32 (C), always +=; rows are summed in a fixed order for one thread count
 };
 void rms_norm_backward(const Context& context, const RmsNormBackwardParams& params);
+// Scratch of rms_norm_backward for any number of rows, from the context's workspace.
+std::size_t rms_norm_backward_workspace_bytes(Device device, std::int64_t columns);
 
 // Gated norm of the delta-rule layers: y = w * x * rstd * gate_fn(z), per head. Forward only (the target is frozen).
 struct GatedRmsNormParams {
-    Tensor x;       // f32 (rows, D): rows = tokens x heads
-    Tensor z;       // f32 (rows, D)
+    Tensor x;       // (rows, D): rows = tokens x heads
+    Tensor z;       // (rows, D)
     Tensor weight;  // f32 (D), plain
     float eps = 1e-6F;
     bool sigmoid_gate = false;  // silu otherwise
-    Tensor y;                   // f32 (rows, D), =, may be x
+    Tensor y;                   // (rows, D), =, may be x
 };
 void gated_rms_norm_forward(const Context& context, const GatedRmsNormParams& params);
 

@@ -46,12 +46,34 @@ void TensorLoader::copy(const void* from, const Tensor& destination) {
     }
 }
 
-void TensorLoader::load(const SafetensorsEntry& entry, const std::string& file, const Tensor& destination) {
+void TensorLoader::convert(const float* values, const Tensor& destination, const Tensor& remainder) {
+    if (destination.dtype == DType::kF32) return copy(values, destination);
+    for (std::int64_t begin = 0; begin < destination.elements(); begin += kPieceElements) {
+        const std::int64_t count = std::min(kPieceElements, destination.elements() - begin);
+        high_.resize(static_cast<std::size_t>(count));
+        low_.resize(static_cast<std::size_t>(count));
+        const float* piece = values + begin;
+#pragma omp parallel for schedule(static)
+        for (std::size_t i = 0; i < high_.size(); ++i) {
+            const SplitFloat split = split_float(piece[i]);
+            high_[i] = remainder.defined() ? split.high : float_to_bf16(piece[i]);
+            low_[i] = split.low;
+        }
+        copy(high_.data(), elements_of(destination, begin, count));
+        if (remainder.defined()) copy(low_.data(), elements_of(remainder, begin, count));
+    }
+}
+
+void TensorLoader::load(const SafetensorsEntry& entry, const std::string& file, const Tensor& destination, const Tensor& remainder) {
     DFLASH_CHECK(destination.dtype == DType::kF32 || destination.dtype == DType::kBF16, "tensor '{}' is loaded as f32 or bf16, not {}",
                  entry.name, dtype_name(destination.dtype));
     DFLASH_CHECK(destination.elements() == entry.elements(), "tensor '{}' has {} elements, its destination {}", entry.name,
                  entry.elements(), destination.elements());
-    if (entry.dtype == name_on_disk(destination.dtype)) {
+    DFLASH_CHECK(
+        !remainder.defined() ||
+            (destination.dtype == DType::kBF16 && remainder.dtype == DType::kU16 && remainder.elements() == destination.elements()),
+        "tensor '{}' is {} and cannot have a remainder of {}", entry.name, dtype_name(destination.dtype), dtype_name(remainder.dtype));
+    if (entry.dtype == name_on_disk(destination.dtype) && !remainder.defined()) {
         copy(entry.data, destination);
         return;
     }
@@ -64,14 +86,8 @@ void TensorLoader::load(const SafetensorsEntry& entry, const std::string& file, 
         const std::int64_t count = std::min(kPieceElements, entry.elements() - begin);
         const Tensor values = piece_.tensor().slice_rows(0, count);
         copy_entry_to_f32(piece_of(entry, begin, count), file, values);
-        const Tensor part = elements_of(destination, begin, count);
-        if (destination.dtype == DType::kF32) {
-            copy(values.data, part);
-            continue;
-        }
-        rounded_.resize(static_cast<std::size_t>(count));
-        std::transform(values.f32(), values.f32() + count, rounded_.begin(), float_to_bf16);
-        copy(rounded_.data(), part);
+        convert(values.f32(), elements_of(destination, begin, count),
+                remainder.defined() ? elements_of(remainder, begin, count) : Tensor{});
     }
 }
 

@@ -23,8 +23,11 @@ public:
     TensorLoader(const TensorLoader&) = delete;
     TensorLoader& operator=(const TensorLoader&) = delete;
 
-    // `file` is named where the entry cannot be used (Error kBadInput). The entry's memory may be dropped at once.
-    void load(const SafetensorsEntry& entry, const std::string& file, const Tensor& destination);
+    // `file` is named where the entry cannot be used (Error kBadInput). The entry's memory may be dropped at once. With a `remainder` (u16) the
+    // bf16 destination keeps all 32 bits of the values, as masters do (kernels/adamw.h).
+    void load(const SafetensorsEntry& entry, const std::string& file, const Tensor& destination, const Tensor& remainder = {});
+    // The same from f32 values in host memory.
+    void convert(const float* values, const Tensor& destination, const Tensor& remainder = {});
     // Host values of the destination's own dtype.
     void copy(const void* from, const Tensor& destination);
     // All that was loaded is there.
@@ -32,9 +35,9 @@ public:
 
 private:
     Stream stream_;
-    std::unique_ptr<StagingRing> ring_;  // CUDA only
-    HostBuffer piece_;                   // f32
-    std::vector<std::uint16_t> rounded_;
+    std::unique_ptr<StagingRing> ring_;      // CUDA only
+    HostBuffer piece_;                       // f32
+    std::vector<std::uint16_t> high_, low_;  // of a piece
 };
 
 }  // namespace dflash

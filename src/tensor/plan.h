@@ -52,7 +52,8 @@ struct Plan {
 
 // Places every buffer. Throws Error(kFailed) on a repeated name or a lifetime outside the phases.
 // Algorithm: persistent buffers first, then greedy by size at the lowest offset that is free over the whole lifetime
-// (as in Pisarchyk & Lee, "Efficient memory management for deep neural net inference", 2020).
+// (as in Pisarchyk & Lee, "Efficient memory management for deep neural net inference", 2020); by size x lifetime, by first
+// and by last phase as well, and the smallest plan of the four is taken.
 Plan make_plan(std::vector<std::string> phases, std::vector<BufferSpec> buffers);
 
 }  // namespace dflash

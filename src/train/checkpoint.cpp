@@ -9,6 +9,7 @@
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "model/tensor_loader.h"
 
 namespace dflash {
 namespace {
@@ -49,7 +50,7 @@ TrainState state_from_json(const Json& object, const std::string& where) {
     return state;
 }
 
-void write_optimizer(const std::string& path, const Optimizer& optimizer) {
+void write_optimizer(const std::string& path, const Optimizer& optimizer, HostReader& reader) {
     std::vector<SafetensorsWriter::Declared> declared;
     for (const Optimizer::State& state : optimizer.state()) {
         std::vector<std::int64_t> shape;
@@ -59,9 +60,12 @@ void write_optimizer(const std::string& path, const Optimizer& optimizer) {
     }
     SafetensorsWriter writer(path, declared);
     for (const Optimizer::State& state : optimizer.state()) {
-        writer.write(state.name + ".master", state.weight);
-        writer.write(state.name + ".m", state.m);
-        if (state.v.defined()) writer.write(state.name + ".v", state.v);
+        const auto write_as = [&](const char* part) {
+            return [&writer, name = state.name + part](const Tensor& values) { writer.write(name, values); };
+        };
+        reader.read_master(state.weight, state.remainder, write_as(".master"));
+        reader.read(state.m, write_as(".m"));
+        if (state.v.defined()) reader.read(state.v, write_as(".v"));
     }
     writer.finish();
 }
@@ -138,7 +142,7 @@ void write_draft_folder(const std::string& path, const CheckpointSource& source)
     const std::string partial = partial_folder(path);
     remove_folder(partial);
     make_folder(partial);
-    save_draft(partial, source.spec, source.target, source.weights, source.provenance);
+    save_draft(partial, source.spec, source.target, source.weights, source.provenance, source.reader);
     publish_folder(partial, path);
 }
 
@@ -150,8 +154,8 @@ void save_checkpoint(const RunFolder& folder, const TrainState& state, const Che
     remove_folder(partial);
     try {
         make_folder(partial + "/draft");
-        save_draft(partial + "/draft", source.spec, source.target, source.weights, source.provenance);
-        write_optimizer(partial + "/" + kOptimizerFile, source.optimizer);
+        save_draft(partial + "/draft", source.spec, source.target, source.weights, source.provenance, source.reader);
+        write_optimizer(partial + "/" + kOptimizerFile, source.optimizer, source.reader);
         write_file_atomically(partial + "/" + kStateFile, state_to_json(state).dump(2) + "\n");
         write_file_atomically(partial + "/" + kChecksumFile, checksums_of(partial).dump(2) + "\n");
         publish_folder(partial, path);
@@ -186,20 +190,22 @@ std::optional<FoundCheckpoint> latest_checkpoint(const RunFolder& folder, std::v
 
 void load_checkpoint(const FoundCheckpoint& checkpoint, const Optimizer& optimizer) {
     const SafetensorsFile file(checkpoint.path + "/" + kOptimizerFile);
-    const auto load = [&](const std::string& name, const Tensor& destination) {
+    TensorLoader loader(optimizer.state().front().weight.device);
+    const auto load = [&](const std::string& name, const Tensor& destination, const Tensor& remainder = {}) {
         const SafetensorsEntry* entry = file.find(name);
         if (entry == nullptr) throw_bad_input("{}: tensor '{}' is missing", file.path(), name);
         if (entry->dtype != "F32" || entry->elements() != destination.elements()) {
             throw_bad_input("{}: tensor '{}' is {} with {} elements; this run has {} f32", file.path(), name, entry->dtype,
                             entry->elements(), destination.elements());
         }
-        copy_entry_to_f32(*entry, file.path(), destination);
+        loader.load(*entry, file.path(), destination, remainder);
     };
     for (const Optimizer::State& state : optimizer.state()) {
-        load(state.name + ".master", state.weight);
+        load(state.name + ".master", state.weight, state.remainder);
         load(state.name + ".m", state.m);
         if (state.v.defined()) load(state.name + ".v", state.v);
     }
+    loader.finish();
     file.drop_pages();
 }
 

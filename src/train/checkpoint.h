@@ -33,6 +33,7 @@ struct CheckpointSource {
     const DraftTensors& weights;
     const Optimizer& optimizer;
     const DraftProvenance& provenance;
+    HostReader& reader;
 };
 
 // Writes step-N and then draft/ of the run, and removes all but the newest `keep` checkpoints and what killed saves left.

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "kernels/elementwise.h"
+#include "tensor/working_dtype.h"
 
 namespace dflash {
 namespace {
@@ -34,22 +35,25 @@ std::vector<Shape> muon_matrices(const DraftSpec& spec, OptimizerKind kind) {
 
 }  // namespace
 
-std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, OptimizerKind kind, const OptimizerLifetimes& lifetimes) {
+std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, const OptimizerSettings& settings, const OptimizerLifetimes& lifetimes) {
     std::vector<BufferSpec> buffers;
     for (const DraftTensorDecl& tensor : draft_tensor_table(spec)) {
-        const auto add = [&](const char* prefix, Category category, Lifetime lifetime) {
-            buffers.push_back({buffer_name(prefix, tensor.name), DType::kF32, tensor.shape, category, lifetime});
+        const bool is_matrix = tensor.shape.rank() == 2;
+        const auto add = [&](const char* prefix, DType dtype, Category category, Lifetime lifetime) {
+            buffers.push_back({buffer_name(prefix, tensor.name), dtype, tensor.shape, category, lifetime});
         };
-        add(kGradientPrefix, Category::kGradients, lifetimes.gradient(tensor.name));
-        add(kFirstMomentPrefix, Category::kMoments, lifetimes.persistent);
-        if (kind == OptimizerKind::kAdamW || tensor.shape.rank() != 2) add(kSecondMomentPrefix, Category::kMoments, lifetimes.persistent);
+        add(kGradientPrefix, is_matrix ? settings.matrix_gradients : DType::kF32, Category::kGradients, lifetimes.gradient(tensor.name));
+        add(kFirstMomentPrefix, DType::kF32, Category::kMoments, lifetimes.persistent);
+        if (settings.kind == OptimizerKind::kAdamW || !is_matrix) {
+            add(kSecondMomentPrefix, DType::kF32, Category::kMoments, lifetimes.persistent);
+        }
     }
     for (const char* name : {kNorm, kScale}) buffers.push_back({name, DType::kF64, {1}, Category::kWorkspace, lifetimes.persistent});
-    if (kind == OptimizerKind::kMuon) {
-        const MuonScratchSize size = muon_scratch_size(muon_matrices(spec, kind));
+    if (settings.kind == OptimizerKind::kMuon) {
+        const MuonScratchSize size = muon_scratch_size(muon_matrices(spec, settings.kind));
         for (const auto& [name, elements] : {std::pair{kMuonX, size.matrix_elements}, std::pair{kMuonNext, size.matrix_elements},
                                              std::pair{kMuonGram, size.gram_elements}, std::pair{kMuonGramSquared, size.gram_elements}}) {
-            buffers.push_back({name, DType::kF32, {elements}, Category::kWorkspace, lifetimes.update});
+            buffers.push_back({name, working_dtype(settings.device), {elements}, Category::kWorkspace, lifetimes.update});
         }
     }
     return buffers;
@@ -57,27 +61,29 @@ std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, OptimizerKind k
 
 std::vector<LinearShape> optimizer_linears(const DraftSpec& spec, OptimizerKind kind) { return muon_linears(muon_matrices(spec, kind)); }
 
-Optimizer::Optimizer(const DraftSpec& spec, const DraftTensors& weights, const Arena& arena)
+std::size_t optimizer_workspace_bytes(Device device) { return gradient_scale_workspace_bytes(device); }
+
+Optimizer::Optimizer(const DraftSpec& spec, const DraftMasters& masters, const Arena& arena)
     : gradients_(bind_draft_tensors(spec, kGradientPrefix, arena)),
-      named_weights_(named_tensors(weights)),
       named_gradients_(named_tensors(gradients_)),
       norm_(arena.tensor(kNorm)),
       scale_(arena.tensor(kScale)) {
-    for (std::size_t i = 0; i < named_weights_.size(); ++i) {
-        const auto& [name, weight] = named_weights_[i];
+    const std::vector<NamedMaster> named = named_masters(masters);
+    for (std::size_t i = 0; i < named.size(); ++i) {
+        const auto& [name, weight, remainder] = named[i];
         const Tensor& gradient = named_gradients_[i].tensor;
         DFLASH_CHECK(name == named_gradients_[i].name, "tensor order differs at '{}'", name);
         const Tensor m = arena.tensor(buffer_name(kFirstMomentPrefix, name));
         const std::string v_name = buffer_name(kSecondMomentPrefix, name);
         const Tensor v = arena.has(v_name) ? arena.tensor(v_name) : Tensor{};
-        state_.push_back({name, weight, m, v});
+        state_.push_back({name, weight, remainder, m, v});
         gradient_list_.push_back(gradient);
         if (v.defined()) {
-            adamw_tensors_.push_back({.weight = weight, .remainder = {}, .gradient = gradient, .m = m, .v = v});
+            adamw_tensors_.push_back({.weight = weight, .remainder = remainder, .gradient = gradient, .m = m, .v = v});
         } else {
             muon_matrices_.push_back(
                 {.weight = weight,
-                 .remainder = {},
+                 .remainder = remainder,
                  .gradient = gradient,
                  .momentum = m,
                  .scratch = {arena.tensor(kMuonX), arena.tensor(kMuonNext), arena.tensor(kMuonGram), arena.tensor(kMuonGramSquared)},

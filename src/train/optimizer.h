@@ -27,9 +27,15 @@ struct OptimizerLifetimes {
     Lifetime persistent;
     Lifetime update;
 };
-std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, OptimizerKind kind, const OptimizerLifetimes& lifetimes);
-// Products that the update asks for: none with AdamW.
+struct OptimizerSettings {
+    OptimizerKind kind = OptimizerKind::kAdamW;
+    Device device = {};
+    DType matrix_gradients = DType::kF32;  // f32 or, on CUDA, bf16; those of the norms are f32
+};
+std::vector<BufferSpec> optimizer_buffers(const DraftSpec& spec, const OptimizerSettings& settings, const OptimizerLifetimes& lifetimes);
+// Products that the update asks for: none with AdamW. And the scratch of its other ops.
 std::vector<LinearShape> optimizer_linears(const DraftSpec& spec, OptimizerKind kind);
+std::size_t optimizer_workspace_bytes(Device device);
 
 struct OptimizerStep {
     double lr = 0;
@@ -39,16 +45,15 @@ struct OptimizerStep {
 
 class Optimizer {
 public:
-    // Views into the arena, which says by what was planned whether a tensor has a second moment; `weights` are updated in place.
-    Optimizer(const DraftSpec& spec, const DraftTensors& weights, const Arena& arena);
+    // Views into the arena, which says by what was planned whether a tensor has a second moment; `masters` are updated in place.
+    Optimizer(const DraftSpec& spec, const DraftMasters& masters, const Arena& arena);
 
     const DraftTensors& gradients() const { return gradients_; }
-    const std::vector<NamedTensor>& named_weights() const { return named_weights_; }
     const std::vector<NamedTensor>& named_gradients() const { return named_gradients_; }
     // What a checkpoint holds, by published name.
     struct State {
         std::string name;
-        Tensor weight;
+        Tensor weight, remainder;
         Tensor m;
         Tensor v;  // undefined for Muon's matrices
     };
@@ -64,7 +69,7 @@ public:
 
 private:
     DraftTensors gradients_;
-    std::vector<NamedTensor> named_weights_, named_gradients_;
+    std::vector<NamedTensor> named_gradients_;
     std::vector<State> state_;
     std::vector<AdamWTensor> adamw_tensors_;
     std::vector<MuonParams> muon_matrices_;

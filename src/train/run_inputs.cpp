@@ -13,6 +13,7 @@
 #include "kernels/context.h"
 #include "model/target_weights.h"
 #include "target/features_folder.h"
+#include "tensor/device_choice.h"
 #include "train/draft_choice.h"
 
 namespace dflash {
@@ -106,8 +107,11 @@ std::vector<std::vector<std::int32_t>> evaluation_prompts(const RunInputs& input
 }
 
 void resolve_automatic(RunSettings& settings) {
-    settings.device = "cpu";
-    if (settings.grad_dtype == "auto") settings.grad_dtype = "f32";
+    const Device device = choose_device(settings.device);
+    settings.device = device_type_name(device);
+    if (settings.grad_dtype == "bf16" && device.type == DeviceType::kCpu) {
+        throw_bad_input("--grad-dtype bf16: gradients are f32 on the CPU; use auto");
+    }
     if (settings.threads == 0) settings.threads = cpu_threads();
 }
 

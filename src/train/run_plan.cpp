@@ -8,6 +8,8 @@
 
 #include "base/byte_size.h"
 #include "base/error.h"
+#include "tensor/device_choice.h"
+#include "tensor/working_dtype.h"
 #include "train/optimizer.h"
 
 namespace dflash {
@@ -27,18 +29,24 @@ void append(std::vector<BufferSpec>& list, const std::vector<BufferSpec>& more) 
 void append(std::vector<LinearShape>& list, const std::vector<LinearShape>& more) { list.insert(list.end(), more.begin(), more.end()); }
 
 void choose_settings(const TargetConfig& target, const DraftSpec& draft, const RunSettings& settings, RunPlan& run) {
+    run.device = device_of_name(settings.device);
     run.live = settings.features.empty();
     run.decodes = run.live && settings.eval_count > 0 && (!settings.val_data.empty() || !settings.eval_prompts.empty());
-    run.target_forward = {.max_tokens = settings.token_budget, .taps = draft.taps, .want_final = settings.loss == "kl"};
+    run.target_forward = {
+        .max_tokens = settings.token_budget, .taps = draft.taps, .want_final = settings.loss == "kl", .device = run.device};
     run.draft_step = {.max_tokens = settings.token_budget,
                       .max_anchors = settings.max_anchors,
                       .loss_chunk = settings.loss_chunk,
                       .loss = settings.loss == "kl" ? LossKind::kKl : LossKind::kCrossEntropy,
                       .weighting = settings.weighting == "dpace" ? Weighting::kDpace : Weighting::kDecay,
                       .dpace_alpha = settings.dpace_alpha,
-                      .recompute = settings.recompute == "layer"};
+                      .recompute = settings.recompute == "layer",
+                      .device = run.device};
     const std::int64_t longest = std::min(settings.token_budget + settings.eval_new_tokens + draft.block_size, target.max_positions);
-    run.generator = {.max_tokens = longest, .max_prompt = std::min(settings.token_budget, longest), .block_size = draft.block_size};
+    run.generator = {.max_tokens = longest,
+                     .max_prompt = std::min(settings.token_budget, longest),
+                     .block_size = draft.block_size,
+                     .device = run.device};
     run.target_part = run.live ? TargetPart::kAll : TargetPart::kEmbeddingAndHead;
     run.target_layers = run.decodes ? target.layers : run.target_forward.layers_to_run(target);
 }
@@ -50,6 +58,13 @@ Lifetime gradient_lifetime(const std::string& name, const DraftPhases& phases, s
     constexpr std::string_view kLayer = "layers.";
     if (name.rfind(kLayer, 0) != 0) return {phases.context_backward, phases.optimizer};
     return {phases.backward[std::stoul(name.substr(kLayer.size()))], phases.optimizer};
+}
+
+// By default bf16 where a step has one micro-batch: then every gradient is one product's result, rounded once.
+DType matrix_gradients(const RunSettings& settings, Device device) {
+    if (settings.grad_dtype == "bf16") return DType::kBF16;
+    if (settings.grad_dtype == "f32" || settings.accumulate * settings.dp_pairs > 1) return DType::kF32;
+    return working_dtype(device);
 }
 
 }  // namespace
@@ -71,12 +86,12 @@ RunPlan make_run_plan(const TargetConfig& target, const DraftSpec& draft, const 
     const Lifetime persistent = {0, evaluation};
     run.phases.persistent = persistent;
 
-    const Device device;
-    std::vector<BufferSpec> buffers = target_weight_buffers(target, run.target_part, device, persistent, run.target_layers);
-    append(buffers, draft_tensor_buffers(draft, kDraftWeightPrefix, Category::kMaster, persistent));
+    std::vector<BufferSpec> buffers = target_weight_buffers(target, run.target_part, run.device, persistent, run.target_layers);
+    append(buffers, draft_master_buffers(draft, run.device, persistent));
     const OptimizerKind optimizer = settings.optimizer == "muon" ? OptimizerKind::kMuon : OptimizerKind::kAdamW;
     const auto gradient = [&](const std::string& name) { return gradient_lifetime(name, run.phases, settings.accumulate); };
-    append(buffers, optimizer_buffers(draft, optimizer, {gradient, persistent, {run.phases.optimizer, run.phases.optimizer}}));
+    const OptimizerSettings optimizer_settings = {optimizer, run.device, matrix_gradients(settings, run.device)};
+    append(buffers, optimizer_buffers(draft, optimizer_settings, {gradient, persistent, {run.phases.optimizer, run.phases.optimizer}}));
     append(run.linears, optimizer_linears(draft, optimizer));
     for (BufferSpec& buffer : target_forward_buffers(target, run.target_forward, {target_phase, target_phase},
                                                      {target_phase, run.phases.context_backward}, persistent)) {
@@ -85,17 +100,17 @@ RunPlan make_run_plan(const TargetConfig& target, const DraftSpec& draft, const 
     }
     append(buffers, draft_step_buffers(draft, run.draft_step, run.phases));
     append(run.linears, draft_step_linears(draft, run.draft_step));
-    std::size_t workspace = 0;
+    std::size_t workspace = std::max(draft_step_workspace_bytes(draft, run.draft_step), optimizer_workspace_bytes(run.device));
     if (run.live) {
         append(run.linears, target_forward_linears(target, run.target_forward));
-        workspace = target_forward_workspace_bytes(target, run.target_forward);
+        workspace = std::max(workspace, target_forward_workspace_bytes(target, run.target_forward));
     }
     if (run.decodes) {
         append(buffers, generator_buffers(target, &draft, run.generator, {evaluation, evaluation}, persistent));
         append(run.linears, generator_linears(target, &draft, run.generator));
         workspace = std::max(workspace, generator_workspace_bytes(target, &draft, run.generator));
     }
-    workspace = std::max(workspace, linear_workspace_bytes(device, run.linears));
+    workspace = std::max(workspace, linear_workspace_bytes(run.device, run.linears));
     buffers.push_back({kWorkspaceBuffer, DType::kU8, {static_cast<std::int64_t>(workspace)}, Category::kWorkspace, persistent});
     run.plan = make_plan(std::move(phases.names), std::move(buffers));
     return run;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The memory plan of a training run, composed from every stage's buffer list: a pure function of the configs and the settings. `train`
-// allocates exactly this, `dflash plan` prints it. Phases of one step in order, evaluation last; peak = persistent + the largest phase.
+// The memory plan of a training run, composed from every stage's buffer list: a pure function of the configs and the settings, --device among
+// them ("auto" is the CPU here: whoever knows the machine resolves it). `train` allocates exactly this, `dflash plan` prints it. Phases of one step in order, evaluation last; peak = persistent + the largest phase.
 //   target | context | forward 0 .. L-1 | loss | backward L-1 .. 0 | context backward | optimizer | evaluation
 #pragma once
 
@@ -18,6 +18,7 @@
 namespace dflash {
 
 struct RunPlan {
+    Device device;  // of target and drafter
     Plan plan;
     DraftPhases phases;
     TargetForwardSettings target_forward;
@@ -31,7 +32,6 @@ struct RunPlan {
 };
 
 constexpr const char* kWorkspaceBuffer = "workspace";
-constexpr const char* kDraftWeightPrefix = "draft.weight";
 
 RunPlan make_run_plan(const TargetConfig& target, const DraftSpec& draft, const RunSettings& settings);
 

@@ -77,10 +77,9 @@ void check_numbers(const RunSettings& s) {
 
 // Choices of the design whose code is not in this build.
 void refuse_not_built(const RunSettings& s) {
-    if (s.device == "cuda") throw_bad_input("--device cuda: this binary is built without CUDA; use --device cpu");
     if (s.dp_pairs != 1) throw_bad_input("--dp-pairs {}: this binary is built without MPI; it trains one pair", s.dp_pairs);
     if (s.placement != "shared") throw_bad_input("--placement {}: it needs two devices; on the CPU it is shared", s.placement);
-    if (s.grad_dtype == "bf16") throw_bad_input("--grad-dtype bf16: gradients are f32 on the CPU; use auto");
+    if (s.grad_dtype == "bf16" && s.device == "cpu") throw_bad_input("--grad-dtype bf16: gradients are f32 on the CPU; use auto");
 }
 
 }  // namespace

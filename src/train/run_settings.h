@@ -79,14 +79,16 @@ void visit_settings(Settings& s, Visitor&& visit) {
     visit("max-grad-norm", kCurve, s.max_grad_norm, "gradients of a larger norm are scaled down to it; 0 = never");
     visit("accumulate", kCurve, s.accumulate, "micro-batches of a step");
     visit("recompute", kCurve, s.recompute, "none, or layer: a layer's activations are made again in backward, for less memory");
-    visit("grad-dtype", kCurve, s.grad_dtype, "of gradients: auto, f32");
+    visit("grad-dtype", kCurve, s.grad_dtype,
+          "of gradients: f32, or bf16 on a GPU (half the memory); auto: bf16 where a step is one micro-batch");
     visit("eval-every", kFree, s.eval_every, "steps between evaluations; 0 = at the end only");
     visit("eval-prompts", kFree, s.eval_prompts, "chat JSONL whose prompts are decoded; default: the prompts of --val-data");
     visit("eval-count", kFree, s.eval_count, "prompts to decode in an evaluation");
     visit("eval-new-tokens", kFree, s.eval_new_tokens, "tokens to decode for each prompt");
     visit("save-every", kFree, s.save_every, "steps between checkpoints; 0 = at the end only");
     visit("keep", kFree, s.keep, "checkpoints to keep");
-    visit("log-every", kFree, s.log_every, "steps between progress lines where there is no terminal");
+    visit("log-every", kFree, s.log_every,
+          "steps between metrics on a GPU, which has to be waited for to read them, and between progress lines without a terminal");
     visit("seed", kCurve, s.seed, "of data order, anchors and first weights");
     visit("dp-pairs", kFree, s.dp_pairs, "pairs of target and drafter device: 1");
     visit("placement", kFree, s.placement, "of a pair: shared");

@@ -35,7 +35,7 @@ private:
 }  // namespace
 
 TrainingSources::TrainingSources(const RunInputs& inputs, const RunPlan& plan, const TargetWeights& weights, const Arena& arena,
-                                 const Communicator& communicator) {
+                                 const Communicator& communicator, const Context& context) {
     const auto seed = static_cast<std::uint64_t>(inputs.settings.seed);
     const std::int64_t token_budget = inputs.settings.token_budget;
     const LoaderSettings order{.seed = seed, .token_budget = token_budget, .rank = communicator.rank(), .ranks = communicator.ranks()};
@@ -48,7 +48,7 @@ TrainingSources::TrainingSources(const RunInputs& inputs, const RunPlan& plan, c
         training_ = std::make_unique<StoredFeatures>(inputs.settings.features, *inputs.data, order, stored);
         if (!inputs.validation) return;
         validation_ = std::make_unique<StoredFeatures>(inputs.settings.val_data, *inputs.validation, order, stored);
-        validation_->next(Context());  // its thread's memory is there before the first step
+        validation_->next(context);  // its thread's memory is there before the first step
         return;
     }
     model_ = std::make_unique<TargetModel>(inputs.target, weights, plan.target_forward, arena);

@@ -18,7 +18,7 @@ class TrainingSources {
 public:
     // `inputs` and `arena` must outlive it.
     TrainingSources(const RunInputs& inputs, const RunPlan& plan, const TargetWeights& weights, const Arena& arena,
-                    const Communicator& communicator);
+                    const Communicator& communicator, const Context& context);
     ~TrainingSources();
     FeatureSource& training() { return *training_; }
     FeatureSource* validation() { return validation_.get(); }  // null without --val-data

@@ -2,55 +2,25 @@
 #include "train/step_bench.h"
 
 #include <algorithm>
-#include <chrono>
-#include <functional>
+#include <cmath>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/rng.h"
 #include "draft/draft_config.h"
 #include "draft/draft_model.h"
 #include "io/json.h"
-#include "tensor/buffer.h"
+#include "kernels/anchor_attention.h"
+#include "kernels/stopwatch.h"
+#include "tensor/cuda_runtime.h"
 #include "train/optimizer.h"
 #include "train/run_plan.h"
+#include "train/synthetic.h"
 
 namespace dflash {
 namespace {
 
-constexpr std::int64_t kCeilingSize = 2048;
-constexpr int kCeilingRepeats = 5;
 constexpr int kWarmups = 2;
-
-double timed_ms(const std::function<void()>& work) {
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
-
-void fill_random(const Tensor& tensor, std::uint64_t seed, double scale) {
-    Philox rng(seed, 1);
-    float* values = tensor.f32();
-    for (std::int64_t i = 0; i < tensor.elements(); ++i) values[i] = static_cast<float>(scale * (2 * rng.next_double() - 1));
-}
-
-// The best of the three products of a linear layer, on square matrices.
-double ceiling_flops_per_second() {
-    const Context context;
-    const HostBuffer a(DType::kF32, {kCeilingSize, kCeilingSize});
-    const HostBuffer b(DType::kF32, {kCeilingSize, kCeilingSize});
-    const HostBuffer c(DType::kF32, {kCeilingSize, kCeilingSize});
-    fill_random(a, 1, 1.0);
-    fill_random(b, 2, 1.0);
-    double best_ms = 1e300;
-    for (int i = 0; i < kCeilingRepeats; ++i) {
-        best_ms = std::min(best_ms, timed_ms([&] { linear_forward(context, {.x = a, .weight = b, .y = c}); }));
-        best_ms = std::min(best_ms, timed_ms([&] { linear_backward_input(context, {.d_y = a, .weight = b, .d_x = c}); }));
-        best_ms = std::min(
-            best_ms, timed_ms([&] { linear_backward_weight(context, {.d_y = a, .x = b, .d_weight = c, .write = Write::kOverwrite}); }));
-    }
-    const auto size = static_cast<double>(kCeilingSize);
-    return 2 * size * size * size / (best_ms / 1000);
-}
 
 DraftSpec spec_of(const BenchShape& shape) {
     DraftSpec spec;
@@ -135,53 +105,145 @@ double median(std::vector<double> values) {
 
 double StepBench::median_step_ms() const { return median(step_ms); }
 
-double StepBench::share_of_ceiling() const { return flops.total() / (median_step_ms() / 1000) / ceiling_flops_per_second; }
+double StepBench::share_of_ceiling() const { return flops.total() / (median_step_ms() / 1000) / ceiling.sustained_flops; }
 
-StepBench run_step_bench(const BenchShape& shape, std::int64_t repeats) {
-    const DraftSpec spec = spec_of(shape);
-    const TargetConfig target = target_of(shape);
-    RunSettings settings;
+namespace {
+
+std::size_t used_bytes(Device device) {
+    return device.type == DeviceType::kCuda ? cuda::device_properties(device).memory_bytes - cuda::free_memory_bytes(device) : 0;
+}
+
+// A step's memory, models and data, ready to run.
+class BenchStep {
+public:
+    BenchStep(const BenchShape& shape, const RunSettings& settings)
+        : spec_(spec_of(shape)),
+          target_(target_of(shape)),
+          run_(make_run_plan(target_, spec_, settings)),
+          context_(run_.device),
+          context_bytes_(used_bytes(run_.device)),
+          arena_(run_.device, run_.plan),
+          weights_(bind_target_weights(target_, run_.target_part, arena_, run_.target_layers)),
+          masters_(bind_draft_masters(spec_, arena_)),
+          model_{spec_, masters_.weights, weights_.embedding, weights_.head},
+          features_{arena_.tensor("target.features.taps"), {}},
+          feature_rows_(context_, features_.taps, 6, 1.0),
+          batch_(batch_of(shape)),
+          optimizer_(spec_, masters_, arena_),
+          step_(spec_, run_.draft_step, arena_),
+          watch_(context_),
+          attention_(context_, kAnchorAttention) {
+        context_.bind_workspace(arena_.tensor(kWorkspaceBuffer));
+        linear_prepare(context_, run_.linears);
+        fill_random(context_, weights_.embedding, 3, 0.05);
+        fill_random(context_, weights_.head, 4, 0.05);
+        initialise_draft(masters_, 5);
+        optimizer_.zero_moments(context_);
+        draw_anchors(batch_, spec_, {.max_anchors = shape.anchors, .seed = 9}, {}, anchors_);
+        context_.bind_probe(&attention_);
+        context_.synchronize();
+    }
+
+    // Queues one step; marks its begin, the borders of its phases and its end.
+    void run() {
+        feature_rows_.lay(context_, features_.taps);  // their memory is free for others after backward
+        watch_.mark();
+        step_.forward(context_, model_, batch_, features_, anchors_);
+        watch_.mark();
+        step_.clear_sums(context_);
+        step_.loss(context_, model_, features_, anchors_, weights_.head, true);
+        watch_.mark();
+        step_.backward(context_, model_, features_, anchors_, optimizer_.gradients(), {}, Write::kOverwrite);
+        watch_.mark();
+        optimizer_.update(context_, {.lr = 1e-4, .max_grad_norm = 1, .step = ++steps_}, step_.sums());
+        watch_.mark();
+    }
+
+    const Context& context() const { return context_; }
+    Stopwatch& watch() { return watch_; }
+    OpProbe& attention() { return attention_; }
+    void describe(const BenchShape& shape, StepBench& bench) const {
+        bench.device = run_.device;
+        bench.planned_bytes = arena_.bytes();
+        bench.context_bytes = context_bytes_;
+        bench.total_bytes = used_bytes(run_.device) - (bench.context_bytes > 0 ? feature_rows_.bytes() : 0);
+        bench.flops = count_step_flops(spec_, shape.tokens, anchors_);
+        const double norm = optimizer_.gradient_norm(context_);
+        if (!std::isfinite(norm)) throw_failed("the step's gradient norm is {}", norm);
+    }
+
+private:
+    DraftSpec spec_;
+    TargetConfig target_;
+    RunPlan run_;
+    Context context_;
+    std::size_t context_bytes_;
+    Arena arena_;
+    TargetWeights weights_;
+    DraftMasters masters_;
+    DraftModel model_;
+    TargetFeatures features_;
+    RandomRows feature_rows_;
+    PackedBatch batch_;
+    Optimizer optimizer_;
+    DraftStep step_;
+    AnchorSet anchors_;
+    Stopwatch watch_;
+    OpProbe attention_;
+    std::int64_t steps_ = 0;
+};
+
+constexpr const char* kPhases[] = {"forward", "loss", "backward", "optimizer"};
+constexpr std::size_t kMarksPerStep = std::size(kPhases) + 1;
+
+// Splits the marks of `repeats` steps into phases.
+void read_times(BenchStep& step, std::int64_t repeats, StepBench& bench) {
+    const std::vector<double> ms = step.watch().intervals();
+    const std::vector<double> attention = step.attention().watch().intervals();
+    const std::size_t attention_each = (attention.size() + 1) / static_cast<std::size_t>(repeats);
+    for (const char* name : kPhases) bench.phases.push_back({name, {}});
+    for (std::size_t i = 0; i < static_cast<std::size_t>(repeats); ++i) {
+        double whole = 0;
+        for (std::size_t phase = 0; phase < std::size(kPhases); ++phase) {
+            bench.phases[phase].ms.push_back(ms[i * kMarksPerStep + phase]);
+            whole += bench.phases[phase].ms.back();
+        }
+        bench.step_ms.push_back(whole);
+        double calls = 0;
+        for (std::size_t call = 0; call < attention_each; call += 2) calls += attention[i * attention_each + call];
+        bench.attention_ms.push_back(calls);
+    }
+}
+
+}  // namespace
+
+StepBench run_step_bench(const BenchShape& shape, const RunSettings& wanted, std::int64_t repeats) {
+    RunSettings settings = wanted;
     settings.features = "random";
     settings.token_budget = shape.tokens;
     settings.max_anchors = shape.anchors;
     settings.weighting = "decay";
-    const RunPlan run = make_run_plan(target, spec, settings);
-    const Arena arena(Device{}, run.plan);
-    Context context;
-    context.bind_workspace(arena.tensor(kWorkspaceBuffer));
-    linear_prepare(context, run.linears);
-
-    const TargetWeights weights = bind_target_weights(target, run.target_part, arena, run.target_layers);
-    const DraftModel model = {spec, bind_draft_tensors(spec, kDraftWeightPrefix, arena), weights.embedding, weights.head};
-    fill_random(weights.embedding, 3, 0.05);
-    fill_random(weights.head, 4, 0.05);
-    initialise_draft(model.weights, 5);
-    const TargetFeatures features = {.taps = arena.tensor("target.features.taps"), .final_state = {}};
-    const PackedBatch batch = batch_of(shape);
-    Optimizer optimizer(spec, model.weights, arena);
-    optimizer.zero_moments(context);
-    DraftStep step(spec, run.draft_step, arena);
-    AnchorSet anchors;
-    draw_anchors(batch, spec, {.max_anchors = shape.anchors, .seed = 9}, {}, anchors);
-
     StepBench bench;
-    bench.planned_bytes = arena.bytes();
-    bench.flops = count_step_flops(spec, shape.tokens, anchors);
-    bench.phases = {{"forward", {}}, {"loss", {}}, {"backward", {}}, {"optimizer", {}}};
-    for (std::int64_t i = -kWarmups; i < repeats; ++i) {
-        fill_random(features.taps, 6, 1.0);  // the features' memory is free for others after backward
-        const double ms[] = {
-            timed_ms([&] { step.forward(context, model, batch, features, anchors); }), timed_ms([&] {
-                step.clear_sums(context);
-                step.loss(context, model, features, anchors, weights.head, true);
-            }),
-            timed_ms([&] { step.backward(context, model, features, anchors, optimizer.gradients(), {}, Write::kOverwrite); }),
-            timed_ms([&] { optimizer.update(context, {.lr = 1e-4, .max_grad_norm = 1, .step = i + kWarmups + 1}, step.sums()); })};
-        if (i < 0) continue;
-        for (std::size_t phase = 0; phase < bench.phases.size(); ++phase) bench.phases[phase].ms.push_back(ms[phase]);
-        bench.step_ms.push_back(ms[0] + ms[1] + ms[2] + ms[3]);
+    {
+        BenchStep step(shape, settings);
+        const auto once = [&] {
+            step.watch().clear();
+            step.attention().watch().clear();
+            step.run();
+            double ms = 0;
+            for (const double phase : step.watch().intervals()) ms += phase;
+            return ms;
+        };
+        bench.first_step_ms = once();
+        for (int i = 1; i < kWarmups; ++i) once();
+        if (step.context().device().type == DeviceType::kCuda) load_for(kSettleMs, once);
+        step.watch().clear();
+        step.attention().watch().clear();
+        for (std::int64_t i = 0; i < repeats; ++i) step.run();
+        read_times(step, repeats, bench);
+        step.describe(shape, bench);
     }
-    bench.ceiling_flops_per_second = ceiling_flops_per_second();
+    bench.ceiling = measure_ceiling(bench.device);
     return bench;
 }
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Times one optimizer step of a drafter of a given shape on random features, phase by phase, beside what the machine's own matrix product
-// reaches in the same run.
+// Times one optimizer step of a drafter of a given shape on random features, phase by phase, beside what the device's own matrix product
+// reaches in the same run, and compares planned with measured memory.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "tensor/device.h"
+#include "train/ceiling.h"
+#include "train/run_settings.h"
 #include "train/step_flops.h"
 
 namespace dflash {
@@ -24,15 +27,21 @@ struct PhaseTimes {
     std::vector<double> ms;  // one a repeat
 };
 struct StepBench {
+    Device device;
     std::vector<PhaseTimes> phases;  // forward, loss, backward, optimizer
     std::vector<double> step_ms;
+    std::vector<double> attention_ms;  // of a step: its attention kernels, forward and backward
+    double first_step_ms = 0;          // with the weights there
     StepFlops flops;
-    double ceiling_flops_per_second = 0;  // best fp32 product of 2,048 cubed
-    std::size_t planned_bytes = 0;
+    Ceiling ceiling;
+    std::size_t planned_bytes = 0;  // the arena
+    // On a GPU, measured: context and libraries before the arena is there; all that is taken at the end.
+    std::size_t context_bytes = 0, total_bytes = 0;
     double median_step_ms() const;
-    double share_of_ceiling() const;  // of the median step
+    double share_of_ceiling() const;  // of the median step, sustained
 };
-StepBench run_step_bench(const BenchShape& shape, std::int64_t repeats);
+// `settings`: --device resolved, --recompute and --grad-dtype; the shape says the rest.
+StepBench run_step_bench(const BenchShape& shape, const RunSettings& settings, std::int64_t repeats);
 
 double median(std::vector<double> values);
 

@@ -15,6 +15,7 @@
 #include "comm/communicator.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
+#include "tensor/cuda_runtime.h"
 #include "train/checkpoint.h"
 #include "train/evaluation.h"
 #include "train/run_inputs.h"
@@ -76,6 +77,8 @@ private:
     void load_models();
     void restore();
     void make_sources();
+    bool due(std::int64_t every) const { return step_ == length_.steps || (every > 0 && step_ % every == 0); }
+    bool is_measured(std::int64_t step) const;
     bool after_step(const StepMetrics& metrics);
     bool stop_requested() const { return hooks_.stop_requested && hooks_.stop_requested(); }
     void save();
@@ -88,6 +91,8 @@ private:
     std::unique_ptr<Communicator> communicator_ = make_single_rank();
     Context context_;
     Arena arena_;
+    HostReader reader_;
+    DraftMasters masters_;
     TargetWeights target_weights_;
     DraftModel model_;
     std::unique_ptr<Optimizer> optimizer_;
@@ -108,7 +113,14 @@ private:
 };
 
 Training::Training(const RunInputs& inputs, const RunPlan& plan, const RunFolder& folder, const TrainHooks& hooks)
-    : inputs_(inputs), settings_(inputs.settings), plan_(plan), folder_(folder), hooks_(hooks), arena_(Device{}, plan.plan) {
+    : inputs_(inputs),
+      settings_(inputs.settings),
+      plan_(plan),
+      folder_(folder),
+      hooks_(hooks),
+      context_(plan.device),
+      arena_(plan.device, plan.plan),
+      reader_(context_.stream()) {
     context_.bind_workspace(arena_.tensor(kWorkspaceBuffer));
     load_models();
     make_sources();
@@ -119,9 +131,9 @@ Training::Training(const RunInputs& inputs, const RunPlan& plan, const RunFolder
 void Training::load_models() {
     target_weights_ = bind_target_weights(inputs_.target, plan_.target_part, arena_, plan_.target_layers);
     load_target_weights(settings_.target, inputs_.target, plan_.target_part, target_weights_);
-    model_ = {inputs_.draft, bind_draft_tensors(inputs_.draft, kDraftWeightPrefix, arena_), target_weights_.embedding,
-              target_weights_.head};
-    optimizer_ = std::make_unique<Optimizer>(model_.spec, model_.weights, arena_);
+    masters_ = bind_draft_masters(inputs_.draft, arena_);
+    model_ = {inputs_.draft, masters_.weights, target_weights_.embedding, target_weights_.head};
+    optimizer_ = std::make_unique<Optimizer>(model_.spec, masters_, arena_);
     draft_step_ = std::make_unique<DraftStep>(model_.spec, plan_.draft_step, arena_);
     const AnchorSettings anchors = {.max_anchors = settings_.max_anchors,
                                     .seed = static_cast<std::uint64_t>(settings_.seed),
@@ -132,7 +144,7 @@ void Training::load_models() {
 }
 
 void Training::make_sources() {
-    sources_ = std::make_unique<TrainingSources>(inputs_, plan_, target_weights_, arena_, *communicator_);
+    sources_ = std::make_unique<TrainingSources>(inputs_, plan_, target_weights_, arena_, *communicator_, context_);
     if (plan_.decodes) generator_ = std::make_unique<Generator>(inputs_.target, target_weights_, &model_, plan_.generator, arena_);
     evaluation_ = std::make_unique<Evaluation>(EvaluationSources{sources_->validation(), generator_.get(), &inputs_.prompts}, *runner_,
                                                inputs_.target.end_tokens, settings_.eval_new_tokens, plan_.generator.max_tokens);
@@ -155,8 +167,8 @@ void Training::restore() {
                  schedule_.learning_rate(step_ + 1));
     } else {
         optimizer_->zero_moments(context_);
-        initialise_draft(model_.weights, static_cast<std::uint64_t>(settings_.seed));
-        if (!settings_.init_from.empty()) load_draft(settings_.init_from, read_draft_spec(settings_.init_from), model_.weights);
+        initialise_draft(masters_, static_cast<std::uint64_t>(settings_.seed));
+        if (!settings_.init_from.empty()) load_draft(settings_.init_from, read_draft_spec(settings_.init_from), masters_);
         if (settings_.resume) log_info("[checkpoint] no complete checkpoint yet: starting at step 0");
     }
     first_step_ = step_;
@@ -175,18 +187,25 @@ void Training::save() {
                               .threads = settings_.threads,
                               .hashes = run_hashes(inputs_)};
     provenance_.training["step"] = step_;
-    save_checkpoint(folder_, state, {model_.spec, inputs_.target, model_.weights, *optimizer_, provenance_}, settings_.keep);
+    save_checkpoint(folder_, state, {model_.spec, inputs_.target, model_.weights, *optimizer_, provenance_, reader_}, settings_.keep);
     saved_step_ = step_;
     log_info("[checkpoint] saved step {}", step_);
 }
 
-// Reports, evaluates and saves where due; true = go on.
+// Reading metrics waits for the device. On a GPU that is done now and then, and wherever something depends on the step having been sound.
+bool Training::is_measured(std::int64_t step) const {
+    if (plan_.device.type == DeviceType::kCpu || step == first_step_ + 1 || step == length_.steps || stop_requested()) return true;
+    for (const std::int64_t every : {settings_.log_every, settings_.eval_every, settings_.save_every}) {
+        if (every > 0 && step % every == 0) return true;
+    }
+    return false;
+}
+
+// After a measured step: reports, evaluates and saves where due; true = go on.
 bool Training::after_step(const StepMetrics& metrics) {
     metrics_->append(to_json_line(metrics));
     if (hooks_.on_step) hooks_.on_step(metrics);
     const bool stop = stop_requested();
-    const bool last = step_ == length_.steps;
-    const auto due = [&](std::int64_t every) { return last || (every > 0 && step_ % every == 0); };
     if (!stop && due(settings_.eval_every) && evaluation_->has_anything()) {
         const Evaluation::Result result = evaluation_->run(context_, step_, hooks_.stop_requested);
         if (result.finished) {
@@ -196,27 +215,38 @@ bool Training::after_step(const StepMetrics& metrics) {
     }
     const bool stop_now = stop || stop_requested();
     if (stop_now || due(settings_.save_every)) save();
-    return !stop_now && !last;
+    return !stop_now && step_ < length_.steps;
 }
 
 TrainSummary Training::run() {
     start_ = Clock::now();
+    Clock::time_point begin = start_;  // of the steps since the last measured one
+    std::int64_t steps = 0, tokens = 0;
     bool go_on = step_ < length_.steps;
     while (go_on) {
-        const Clock::time_point begin = Clock::now();
         const std::int64_t step = step_ + 1;
         const std::int64_t micro_batches = length_.of_step(step, settings_.accumulate);
-        StepMetrics metrics = runner_->run(
-            context_, sources_->training(),
-            {.step = step, .micro_batches = micro_batches, .lr = schedule_.learning_rate(step), .max_grad_norm = settings_.max_grad_norm});
+        const bool measure = is_measured(step);
+        StepMetrics metrics = runner_->run(context_, sources_->training(),
+                                           {.step = step,
+                                            .micro_batches = micro_batches,
+                                            .lr = schedule_.learning_rate(step),
+                                            .max_grad_norm = settings_.max_grad_norm,
+                                            .measure = measure});
         step_ = step;
         cursor_.advance(sources_->training(), micro_batches);
+        ++steps;
+        tokens += metrics.tokens;
+        if (!measure) continue;
+        const double milliseconds = milliseconds_since(begin);
         metrics.total_steps = length_.steps;
-        metrics.step_ms = milliseconds_since(begin);
-        metrics.tokens_per_second = 1000.0 * static_cast<double>(metrics.tokens) / metrics.step_ms;
+        metrics.step_ms = milliseconds / static_cast<double>(steps);
+        metrics.tokens_per_second = 1000.0 * static_cast<double>(tokens) / milliseconds;
         const double mean_ms = milliseconds_since(start_) / static_cast<double>(step_ - first_step_);
         metrics.seconds_left = mean_ms * static_cast<double>(length_.steps - step_) / 1000.0;
         go_on = after_step(metrics);
+        begin = Clock::now();
+        steps = tokens = 0;
     }
     return {.step = step_,
             .total_steps = length_.steps,
@@ -241,10 +271,15 @@ RunSettings effective_settings(const RunSettings& asked) {
     return settings;
 }
 
+std::size_t available_bytes(Device device) {
+    return device.type == DeviceType::kCuda ? cuda::free_memory_bytes(device) : host_memory_available_bytes();
+}
+
 void log_start(const RunInputs& inputs, const RunPlan& plan) {
     for (const std::string& line : describe_settings(inputs.settings)) log_info("[config] {}", line);
     log_info("[draft] {}", describe_draft(inputs.draft));
-    log_info("[plan] {} ({} bytes) on the CPU, largest in phase '{}'", format_bytes(plan.plan.arena_bytes), plan.plan.arena_bytes,
+    log_info("[plan] {} ({} bytes) on {}, largest in phase '{}'", format_bytes(plan.plan.arena_bytes), plan.plan.arena_bytes,
+             plan.device.type == DeviceType::kCuda ? "the GPU" : "the CPU",
              plan.plan.phases[static_cast<std::size_t>(peak_phase(plan.plan))]);
 }
 
@@ -255,7 +290,7 @@ TrainSummary run_training(const RunSettings& asked, const TrainHooks& hooks) {
     if (settings.threads > 0) omp_set_num_threads(static_cast<int>(settings.threads));
     RunInputs inputs = read_run_configs(settings);
     const RunPlan plan = make_run_plan(inputs.target, inputs.draft, inputs.settings);
-    const std::size_t memory = settings.memory.empty() ? host_memory_available_bytes() : parse_bytes(settings.memory, "--memory");
+    const std::size_t memory = settings.memory.empty() ? available_bytes(plan.device) : parse_bytes(settings.memory, "--memory");
     if (memory > 0) check_memory(inputs.target, inputs.draft, inputs.settings, plan, memory);
 
     open_run_data(inputs);

@@ -39,7 +39,8 @@ void write_drafter(const std::string& folder, const std::string& fingerprint) {
     const testing::TinyDecoder tiny(kName, spec, {.max_tokens = 8, .max_prompt = 4});
     DraftProvenance provenance;
     provenance.training = {{"target_fingerprint", fingerprint}, {"template", "chatml"}, {"thinking", "off"}, {"settings", {{"seed", 7}}}};
-    save_draft(folder, spec, tiny.target, tiny.draft->weights, provenance);
+    HostReader reader(Stream{});
+    save_draft(folder, spec, tiny.target, tiny.draft->weights, provenance, reader);
 }
 
 class DecodingCommands : public ::testing::Test {

@@ -27,14 +27,15 @@ protected:
           arena_(Device{}, make_plan({"all"}, draft_tensor_buffers(spec_, "w", Category::kWeights, {0, 0}))),
           weights_(bind_draft_tensors(spec_, "w", arena_)),
           folder_(::testing::TempDir() + "draft_weights_test_" + ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
-        initialise_draft(weights_, 5);
+        initialise_draft({weights_, {}}, 5);
     }
     ~DraftFolder() override { std::filesystem::remove_all(folder_); }
 
-    void save(bool as_f32 = false) {
+    void save(SavedAs saved_as = SavedAs::kBf16) {
         DraftProvenance provenance;
         provenance.training = {{"template", "chatml"}, {"alignment_shift", 0}};
-        save_draft(folder_, spec_, toy_target(spec_), weights_, provenance, as_f32);
+        HostReader reader(Stream{});
+        save_draft(folder_, spec_, toy_target(spec_), weights_, provenance, reader, saved_as);
     }
     // Writes the saved tensors again, changed: rename or drop (empty name), or replace the shape.
     void rewrite(const std::function<void(std::map<std::string, SafetensorsWriter::Declared>&)>& change) {
@@ -58,7 +59,7 @@ protected:
     }
     std::string load_refusal() {
         try {
-            load_draft(folder_, spec_, weights_);
+            load_draft(folder_, spec_, {weights_, {}});
         } catch (const Error& error) {
             EXPECT_EQ(error.kind(), ErrorKind::kBadInput);
             return error.what();
@@ -91,18 +92,18 @@ TEST_F(DraftFolder, InitialValues) {
     const DraftSpec other = toy_spec({kFull});
     const Arena arena(Device{}, make_plan({"all"}, draft_tensor_buffers(other, "w", Category::kWeights, {0, 0})));
     const DraftTensors weights = bind_draft_tensors(other, "w", arena);
-    initialise_draft(weights, 5);
+    initialise_draft({weights, {}}, 5);
     EXPECT_EQ(to_double(weights.layers[0].down_proj), to_double(weights_.layers[0].down_proj));
-    initialise_draft(weights, 6);
+    initialise_draft({weights, {}}, 6);
     EXPECT_NE(to_double(weights.layers[0].down_proj), to_double(weights_.layers[0].down_proj));
 }
 
 TEST_F(DraftFolder, SavedInF32LoadsToTheSameBits) {
-    save(true);
+    save(SavedAs::kF32);
     const std::vector<std::vector<double>> before = gradient_values(weights_);
-    initialise_draft(weights_, 6);
+    initialise_draft({weights_, {}}, 6);
     EXPECT_EQ(read_draft_spec(folder_), spec_);
-    load_draft(folder_, spec_, weights_);
+    load_draft(folder_, spec_, {weights_, {}});
     EXPECT_EQ(gradient_values(weights_), before);
     EXPECT_EQ(read_draft_provenance(folder_).training["template"], "chatml");
 }
@@ -122,7 +123,7 @@ TEST_F(DraftFolder, IsPublishedAsBf16WithTheTablesNamesAndShapes) {
     std::vector<double> rounded;
     for (const double v : to_double(weights_.fc))
         rounded.push_back(static_cast<double>(bf16_to_float(float_to_bf16(static_cast<float>(v)))));
-    load_draft(folder_, spec_, weights_);
+    load_draft(folder_, spec_, {weights_, {}});
     EXPECT_EQ(to_double(weights_.fc), rounded);
     EXPECT_EQ(read_json_file(folder_ + "/config.json")["dtype"], "bfloat16");
 }
@@ -152,7 +153,8 @@ TEST_F(DraftFolder, SpeculatorsLayoutCarriesCopiesAndLoads) {
     spec_ = toy_spec({kFull, kFull});
     const HostBuffer embedding = random_f32({spec_.vocabulary, spec_.hidden}, 1);
     const HostBuffer head = random_f32({spec_.vocabulary, spec_.hidden}, 2);
-    save_speculators(folder_, {spec_, weights_, embedding, head}, toy_target(spec_), {}, true);
+    HostReader reader(Stream{});
+    save_speculators(folder_, {spec_, weights_, embedding, head}, toy_target(spec_), {}, reader, SavedAs::kF32);
     const std::vector<std::vector<double>> before = gradient_values(weights_);
     const DraftSpec read = read_draft_spec(folder_);
     EXPECT_TRUE(read.owns_embedding && read.owns_head);
@@ -161,8 +163,8 @@ TEST_F(DraftFolder, SpeculatorsLayoutCarriesCopiesAndLoads) {
     HostBuffer copy = poisoned_f32({spec_.vocabulary, spec_.hidden});
     copy_entry_to_f32(*file.find("lm_head.weight"), file.path(), copy);
     EXPECT_EQ(to_double(copy), to_double(head));
-    initialise_draft(weights_, 9);
-    load_draft(folder_, read, weights_);
+    initialise_draft({weights_, {}}, 9);
+    load_draft(folder_, read, {weights_, {}});
     EXPECT_EQ(gradient_values(weights_), before);
 }
 

@@ -39,10 +39,11 @@ protected:
         spec_ = make_draft_spec(target_, flags, 4093);
         arena_ = std::make_unique<Arena>(Device{}, make_plan({"all"}, draft_tensor_buffers(spec_, "w", Category::kWeights, {0, 0})));
         weights_ = bind_draft_tensors(spec_, "w", *arena_);
-        initialise_draft(weights_, 4);
+        initialise_draft({weights_, {}}, 4);
         DraftProvenance provenance;
         provenance.training["template"] = "qwen3";
-        save_draft(path("draft"), spec_, target_, weights_, provenance, true);
+        HostReader reader(Stream{});
+        save_draft(path("draft"), spec_, target_, weights_, provenance, reader, SavedAs::kF32);
     }
     int run(const std::string& arguments) {
         const std::string command = std::string(DFLASH_BINARY_DIR) + "/dflash export " + arguments + " > " + path("log") + " 2>&1";
@@ -69,8 +70,8 @@ TEST_F(ExportCommand, DflashLayout) {
     EXPECT_EQ(read_json_file(path("out/config.json")), read_json_file(path("draft/config.json")));
     EXPECT_EQ(read_draft_provenance(path("out")).training["template"], "qwen3");
     const std::vector<std::vector<double>> before = gradient_values(weights_);
-    initialise_draft(weights_, 5);
-    load_draft(path("out"), spec_, weights_);
+    initialise_draft({weights_, {}}, 5);
+    load_draft(path("out"), spec_, {weights_, {}});
     EXPECT_EQ(gradient_values(weights_), before);
     EXPECT_EQ(run("--draft " + path("draft") + " --out " + path("out")), 2) << "an existing folder is left alone";
     ASSERT_EQ(run("--draft " + path("draft") + " --out " + path("bf16") + " --target " + target_folder_), 0) << log_;
@@ -87,8 +88,8 @@ TEST_F(ExportCommand, SpeculatorsLayoutAndBack) {
     ASSERT_EQ(run("--draft " + path("out") + " --out " + path("back") + " --dtype f32 --target " + target_folder_), 0) << log_;
     EXPECT_EQ(read_draft_spec(path("back")), spec_);
     const std::vector<std::vector<double>> before = gradient_values(weights_);
-    initialise_draft(weights_, 5);
-    load_draft(path("back"), spec_, weights_);
+    initialise_draft({weights_, {}}, 5);
+    load_draft(path("back"), spec_, {weights_, {}});
     EXPECT_EQ(gradient_values(weights_), before);
 }
 

@@ -35,7 +35,7 @@ inline DraftSpec tiny_draft_spec(const TargetConfig& target, std::int64_t block_
 
 // Far from the usual small start, so that each token and position matters for what is drafted.
 inline void randomise_draft(const DraftTensors& weights, std::uint64_t seed) {
-    initialise_draft(weights, seed);
+    initialise_draft({weights, {}}, seed);
     Philox rng(seed, 99);
     for (const NamedTensor& named : named_tensors(weights)) {
         const bool is_norm = named.tensor.shape.rank() == 1;

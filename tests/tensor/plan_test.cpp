@@ -60,7 +60,7 @@ TEST(Plan, RandomPlansNeverOverlapAndStayNearTheLowerBound) {
             }
         }
         EXPECT_GE(plan.arena_bytes, plan.lower_bound_bytes());
-        EXPECT_LE(static_cast<double>(plan.arena_bytes), 1.25 * static_cast<double>(plan.lower_bound_bytes()));
+        EXPECT_LE(static_cast<double>(plan.arena_bytes), 1.1 * static_cast<double>(plan.lower_bound_bytes()));
     }
 }
 

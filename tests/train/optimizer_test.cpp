@@ -15,14 +15,15 @@ namespace {
 struct Toy {
     explicit Toy(OptimizerKind kind = OptimizerKind::kAdamW)
         : target(testing::toy_target_config()), spec(testing::toy_draft_spec(target, 1)), plan(make(kind)), arena(Device{}, plan) {
-        weights = bind_draft_tensors(spec, "draft.weight", arena);
-        optimizer = std::make_unique<Optimizer>(spec, weights, arena);
+        const DraftMasters masters = bind_draft_masters(spec, arena);
+        weights = masters.weights;
+        optimizer = std::make_unique<Optimizer>(spec, masters, arena);
         optimizer->zero_moments(context);
-        initialise_draft(weights, 1);
+        initialise_draft(masters, 1);
     }
     Plan make(OptimizerKind kind) const {
-        std::vector<BufferSpec> buffers = optimizer_buffers(spec, kind, {[](const std::string&) { return Lifetime{}; }, {}, {}});
-        const std::vector<BufferSpec> own = draft_tensor_buffers(spec, "draft.weight", Category::kMaster, {0, 0});
+        std::vector<BufferSpec> buffers = optimizer_buffers(spec, {.kind = kind}, {[](const std::string&) { return Lifetime{}; }, {}, {}});
+        const std::vector<BufferSpec> own = draft_master_buffers(spec, Device{}, {0, 0});
         buffers.insert(buffers.end(), own.begin(), own.end());
         return make_plan({"all"}, buffers);
     }
@@ -38,7 +39,7 @@ struct Toy {
     }
     std::int64_t parameters() const {
         std::int64_t count = 0;
-        for (const NamedTensor& weight : optimizer->named_weights()) count += weight.tensor.elements();
+        for (const NamedTensor& weight : named_tensors(weights)) count += weight.tensor.elements();
         return count;
     }
     TargetConfig target;

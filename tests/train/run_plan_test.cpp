@@ -149,7 +149,7 @@ TEST(RunPlan, RandomConfigsBindWithoutAMissingBuffer) {
         const Arena arena(Device{}, run.plan);
         EXPECT_EQ(arena.bytes(), run.plan.arena_bytes);
         const TargetWeights weights = bind_target_weights(target, run.target_part, arena, run.target_layers);
-        const DraftModel model = {draft, bind_draft_tensors(draft, kDraftWeightPrefix, arena), weights.embedding, weights.head};
+        const DraftModel model = {draft, bind_draft_masters(draft, arena).weights, weights.embedding, weights.head};
         EXPECT_NO_THROW(DraftStep(draft, run.draft_step, arena));
         EXPECT_NO_THROW(TargetModel(target, weights, run.target_forward, arena));
         if (run.decodes) {

@@ -138,7 +138,7 @@ void gradient_scale(const Context&, const GradientScaleParams& p) {
     *p.scale.f64() = scale;
 }
 
-std::size_t gradient_scale_workspace_bytes(Device) { return 0; }
+std::size_t gradient_scale_workspace_bytes() { return 0; }
 
 }  // namespace dflash::cpu
 #endif  // HWY_ONCE

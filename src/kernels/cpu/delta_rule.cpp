@@ -313,7 +313,7 @@ DeltaJob make_job(const DeltaRuleParams& p) {
 // Work(document, head, scratch) over all documents and heads.
 template <typename Work>
 void for_each_head(const Context& context, const DeltaRuleParams& p, const DeltaJob& job, Work work) {
-    float* scratch = static_cast<float*>(context.workspace(cpu::delta_rule_workspace_bytes(context.device(), p)));
+    float* scratch = static_cast<float*>(context.workspace(cpu::delta_rule_workspace_bytes(p)));
     const std::int64_t floats = DeltaScratch::floats(job.key_dim, job.value_dim);
     const bool small = p.qkv.rows() * job.value_heads * job.key_dim * job.value_dim <= kSerialElements;
 #pragma omp parallel for collapse(2) schedule(static) if (!small)
@@ -362,7 +362,7 @@ void delta_rule_recurrent_forward(const Context& context, const DeltaRuleParams&
     });
 }
 
-std::size_t delta_rule_workspace_bytes(Device, const DeltaRuleParams& shapes) {
+std::size_t delta_rule_workspace_bytes(const DeltaRuleParams& shapes) {
     return static_cast<std::size_t>(cpu_threads() * DeltaScratch::floats(shapes.key_dim, shapes.value_dim)) * sizeof(float);
 }
 

@@ -128,5 +128,7 @@ void head_norm_rope_backward(const Context&, const HeadNormRopeBackwardParams& p
     }
 }
 
+std::size_t head_norm_rope_backward_workspace_bytes(std::int64_t) { return 0; }
+
 }  // namespace dflash::cpu
 #endif  // HWY_ONCE

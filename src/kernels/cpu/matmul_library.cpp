@@ -197,7 +197,7 @@ private:
 
 std::unique_ptr<MatmulLibrary> make_matmul_library(Device) { return std::make_unique<OneDnnLibrary>(); }
 
-std::size_t linear_workspace_bytes(Device, const std::vector<LinearShape>& shapes) {
+std::size_t linear_workspace_bytes(const std::vector<LinearShape>& shapes) {
     std::size_t bytes = 0;
     for (const LinearShape& shape : shapes) {
         for_each_product(shape, [&bytes](const Product& product) {

@@ -127,5 +127,7 @@ void gated_rms_norm_forward(const Context&, const GatedRmsNormParams& p) {
     });
 }
 
+std::size_t rms_norm_backward_workspace_bytes(std::int64_t) { return 0; }
+
 }  // namespace dflash::cpu
 #endif  // HWY_ONCE

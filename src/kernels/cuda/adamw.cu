@@ -7,6 +7,7 @@
 #include "kernels/cuda/device/split_weight.cuh"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/workspace.h"
 
 namespace dflash::cuda {
 namespace {
@@ -16,7 +17,6 @@ using device::store;
 
 constexpr int kThreads = 256;
 constexpr std::int64_t kPiece = 8192;  // elements of a tensor that a block takes at a time
-constexpr int kSquareBlocks = 2048;    // partial sums of squares; pieces are dealt to them in turn
 
 struct UpdateEntry {
     void* weight;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
 __global__ void __launch_bounds__(kThreads) squares_kernel(const __grid_constant__ SquareArgs a) {
     __shared__ double shared[kThreads / device::kWarp];
     double sum = 0;
-    for (std::int64_t piece = blockIdx.x; piece < a.pieces; piece += kSquareBlocks) {
+    for (std::int64_t piece = blockIdx.x; piece < a.pieces; piece += kSquarePartials) {
         const SquareEntry& e = a.entries[entry_of(a, piece)];
         const std::int64_t begin = (piece - e.first_piece) * kPiece;
         const std::int64_t end = min(begin + kPiece, e.elements);
@@ -180,11 +180,9 @@ void adamw_step(const Context& context, const AdamWParams& p) {
     launch();
 }
 
-std::size_t gradient_scale_workspace_bytes(Device) { return kSquareBlocks * sizeof(double); }
-
 void gradient_scale(const Context& context, const GradientScaleParams& p) {
     SquareArgs args{};
-    args.partial = static_cast<double*>(context.workspace(cuda::gradient_scale_workspace_bytes(context.device())));
+    args.partial = static_cast<double*>(context.workspace(gradient_scale_workspace_bytes()));
     DFLASH_CHECK(p.gradients->size() <= kSquareEntries, "gradient_scale: {} tensors, at most {} are built", p.gradients->size(),
                  kSquareEntries);
     for (const Tensor& g : *p.gradients) {
@@ -193,9 +191,9 @@ void gradient_scale(const Context& context, const GradientScaleParams& p) {
             .gradient = g.data, .elements = g.elements(), .first_piece = args.pieces, .bf16_gradient = g.dtype == DType::kBF16};
         args.pieces += pieces_of(g.elements());
     }
-    squares_kernel<<<kSquareBlocks, kThreads, 0, stream_of(context)>>>(args);
+    squares_kernel<<<kSquarePartials, kThreads, 0, stream_of(context)>>>(args);
     DFLASH_LAUNCH_CHECK("gradient_scale, squares");
-    scale_kernel<<<1, kThreads, 0, stream_of(context)>>>(args.partial, kSquareBlocks, p.sums.f64(), p.max_norm, p.norm.f64(),
+    scale_kernel<<<1, kThreads, 0, stream_of(context)>>>(args.partial, kSquarePartials, p.sums.f64(), p.max_norm, p.norm.f64(),
                                                          p.scale.f64());
     DFLASH_LAUNCH_CHECK("gradient_scale");
 }

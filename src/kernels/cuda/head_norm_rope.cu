@@ -4,6 +4,7 @@
 #include "kernels/backends.h"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/workspace.h"
 
 namespace dflash::cuda {
 namespace {
@@ -15,7 +16,6 @@ using device::store;
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kMostPartials = 1024;  // blocks of backward
 constexpr int kMostHeadDim = 256;
 constexpr int kPairs = kMostHeadDim / 2 / kWarp;  // of neighbouring elements, a lane
 
@@ -236,7 +236,7 @@ void head_norm_rope_backward(const Context& context, const HeadNormRopeBackwardP
     check_bf16("head_norm_rope_backward", {&p.d_y, &p.x, &p.weight, &p.d_x});
     const std::int64_t heads = p.x.shape[1], head_dim = p.x.shape[2];
     const std::int64_t items = p.x.shape[0] * heads;
-    const std::int64_t items_each = std::max<std::int64_t>(2 * kWarps, (items + kMostPartials - 1) / kMostPartials);
+    const std::int64_t items_each = std::max<std::int64_t>(2 * kWarps, (items + kHeadNormPartials - 1) / kHeadNormPartials);
     const auto blocks = static_cast<int>((items + items_each - 1) / items_each);
     const BackwardArgs args{.d_y = bf16(p.d_y),
                             .x = bf16(p.x),

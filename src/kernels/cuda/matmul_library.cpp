@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "kernels/backends.h"
+#include "kernels/cuda/workspace.h"
 #include "tensor/cuda_runtime.h"
 #include "tensor/working_dtype.h"
 
@@ -19,8 +20,7 @@ namespace dflash::cuda {
 
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // what cuBLASLt's algorithms for Hopper ask for
-constexpr std::size_t kMaxAlignment = 16;                       // bytes; the widest that a load or the copy engine needs
+constexpr std::size_t kMaxAlignment = 16;  // bytes; the widest that a load or the copy engine needs
 
 enum class Kind : std::uint8_t { kForward, kBackwardInput, kBackwardWeight };
 
@@ -118,7 +118,7 @@ class Preference {
 public:
     Preference(const Operands& sides, const Product& p) {
         check(cublasLtMatmulPreferenceInit(&preference_), p);
-        set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes, p);
+        set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMatmulWorkspaceBytes, p);
         set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE), p);
         set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, sides.a.alignment(), p);
         set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, sides.b.alignment(), p);
@@ -205,8 +205,8 @@ private:
         const float beta = write == Write::kAccumulate ? 1.0F : 0.0F;
         const auto run = [&](const cublasLtMatmulAlgo_t& choice) {
             return cublasLtMatmul(handle_, description.operation(), &alpha, a, description.a(), b, description.b(), &beta, d,
-                                  description.d(), d, description.d(), &choice, context.workspace(kWorkspaceBytes), kWorkspaceBytes,
-                                  static_cast<cudaStream_t>(context.stream().handle));
+                                  description.d(), d, description.d(), &choice, context.workspace(kMatmulWorkspaceBytes),
+                                  kMatmulWorkspaceBytes, static_cast<cudaStream_t>(context.stream().handle));
         };
         cublasStatus_t status = run(algorithm(product.row_class()));
         // An algorithm may turn down a smaller member of its class; then the product gets its own, from then on.
@@ -221,7 +221,5 @@ private:
 }  // namespace
 
 std::unique_ptr<MatmulLibrary> make_matmul_library(Device device) { return std::make_unique<CublasLtLibrary>(device); }
-
-std::size_t linear_workspace_bytes(Device, const std::vector<LinearShape>& shapes) { return shapes.empty() ? 0 : kWorkspaceBytes; }
 
 }  // namespace dflash::cuda

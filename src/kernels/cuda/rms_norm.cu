@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // A block a row: the row is read from memory once and from the caches again for the second pass. Backward gives each block a fixed number of
-// rows, so that the sums for the weight are made in an order that depends on the shape alone.
+// rows, so that the sums for the weight are made in an order that depends on the shape alone. The gated norm's rows are heads: short, several to
+// a block.
 #include "kernels/backends.h"
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/workspace.h"
 
 namespace dflash::cuda {
 namespace {
@@ -14,7 +16,6 @@ using device::store;
 
 constexpr int kThreads = 256;
 constexpr int kBackwardThreads = 512;
-constexpr int kMostPartials = 256;                   // blocks of backward, hence rows of partial sums
 constexpr int kMostColumns = 32 * kBackwardThreads;  // a thread of backward keeps the sums of 32 columns
 constexpr int kColumnThreads = 128;
 
@@ -100,6 +101,38 @@ __global__ void __launch_bounds__(kBackwardThreads)
     }
 }
 
+// kLanes neighbouring threads a row.
+template <int kWidth, int kLanes>
+__global__ void __launch_bounds__(kThreads) gated_rms_norm_kernel(const Bf16* x, const Bf16* z, const float* weight, Bf16* y,
+                                                                  std::int64_t rows, int columns, float eps, bool sigmoid_gate) {
+    const int lane = threadIdx.x % kLanes;
+    const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
+    const bool there = row < rows;  // all lanes of a warp go on to the exchange
+    const std::int64_t first = row * columns;
+    float squares = 0;
+    for (int i = lane * kWidth; there && i < columns; i += kLanes * kWidth) {
+        float v[kWidth];
+        load<kWidth>(x + first + i, v);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) squares += v[j] * v[j];
+    }
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, step);
+    const float scale = rsqrtf(squares / static_cast<float>(columns) + eps);
+    for (int i = lane * kWidth; there && i < columns; i += kLanes * kWidth) {
+        float v[kWidth], gate[kWidth], w[kWidth];
+        load<kWidth>(x + first + i, v);
+        load<kWidth>(z + first + i, gate);
+        load<kWidth>(weight + i, w);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) {
+            const float s = 1.0F / (1.0F + __expf(-gate[j]));
+            v[j] *= w[j] * scale * (sigmoid_gate ? s : gate[j] * s);
+        }
+        store<kWidth>(y + first + i, v);
+    }
+}
+
 __global__ void add_partials_kernel(const float* partial, int partials, std::int64_t columns, float* sum) {
     const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumnThreads + threadIdx.x;
     if (column >= columns) return;
@@ -125,7 +158,7 @@ void rms_norm_backward(const Context& context, const RmsNormBackwardParams& p) {
     const std::int64_t rows = p.x.rows();
     const std::int64_t columns = p.weight.elements();
     DFLASH_CHECK(columns <= kMostColumns, "rms_norm_backward: rows of {}, at most {} are built", columns, kMostColumns);
-    const std::int64_t rows_each = std::max<std::int64_t>(8, (rows + kMostPartials - 1) / kMostPartials);
+    const std::int64_t rows_each = std::max<std::int64_t>(8, (rows + kRmsNormPartials - 1) / kRmsNormPartials);
     const auto blocks = static_cast<int>((rows + rows_each - 1) / rows_each);
     auto* partial = static_cast<float*>(context.workspace(static_cast<std::size_t>(blocks * columns) * sizeof(float)));
     with_width(in_vectors(columns, {&p.d_y, &p.x, &p.weight, &p.d_x}), [&](auto width) {
@@ -137,6 +170,25 @@ void rms_norm_backward(const Context& context, const RmsNormBackwardParams& p) {
     add_partials_kernel<<<blocks_for(columns, kColumnThreads), kColumnThreads, 0, stream_of(context)>>>(partial, blocks, columns,
                                                                                                         p.d_weight.f32());
     DFLASH_LAUNCH_CHECK("rms_norm_backward, sums");
+}
+
+void gated_rms_norm_forward(const Context& context, const GatedRmsNormParams& p) {
+    check_bf16("gated_rms_norm_forward", {&p.x, &p.z, &p.y});
+    const std::int64_t columns = p.weight.elements();
+    const std::int64_t rows = p.x.elements() / columns;
+    const auto launch = [&]<int kWidth, int kLanes>(std::integral_constant<int, kWidth>, std::integral_constant<int, kLanes>) {
+        constexpr int kRows = kThreads / kLanes;
+        gated_rms_norm_kernel<kWidth, kLanes><<<static_cast<unsigned>((rows + kRows - 1) / kRows), kThreads, 0, stream_of(context)>>>(
+            bf16(p.x), bf16(p.z), p.weight.f32(), bf16(p.y), rows, static_cast<int>(columns), p.eps, p.sigmoid_gate);
+    };
+    with_width(in_vectors(columns, {&p.x, &p.z, &p.weight, &p.y}), [&](auto width) {
+        if (columns <= 16 * decltype(width)::value) {
+            launch(width, std::integral_constant<int, 16>{});
+        } else {
+            launch(width, std::integral_constant<int, device::kWarp>{});
+        }
+    });
+    DFLASH_LAUNCH_CHECK("gated_rms_norm_forward");
 }
 
 }  // namespace dflash::cuda
