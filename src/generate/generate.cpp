@@ -48,6 +48,7 @@ std::vector<BufferSpec> generator_buffers(const TargetConfig& target, const Draf
                                           Lifetime lifetime, Lifetime persistent) {
     std::vector<BufferSpec> buffers = target_session_buffers(target, target_settings(draft, settings), lifetime, persistent);
     if (draft != nullptr) append(buffers, draft_session_buffers(*draft, draft_settings(*draft, settings), lifetime, persistent));
+    append(buffers, LogitReader::buffers(settings.device, step_rows(draft, settings), lifetime));
     return buffers;
 }
 
@@ -69,7 +70,8 @@ struct Generator::Impl {
           vocabulary(target_config.vocabulary),
           block_size(spec != nullptr ? spec->block_size : generator_settings.block_size),
           target(target_config, weights, target_settings(spec, generator_settings), arena),
-          proposer(std::move(drafter)) {
+          proposer(std::move(drafter)),
+          logits(generator_settings.device, arena) {
         drafts.reserve(static_cast<std::size_t>(step_rows(spec, settings)));
     }
 
@@ -85,9 +87,10 @@ struct Generator::Impl {
     std::int64_t block_size;
     TargetSession target;
     std::unique_ptr<Proposer> proposer;  // may be null
-    bool drafting = false;               // in the current text, so far
-    std::vector<std::int32_t> drafts;    // of the current step
-    std::vector<std::int32_t> rows;      // its anchor and drafts
+    LogitReader logits;
+    bool drafting = false;             // in the current text, so far
+    std::vector<std::int32_t> drafts;  // of the current step
+    std::vector<std::int32_t> rows;    // its anchor and drafts
 };
 
 void Generator::Impl::check_prompt(std::span<const std::int32_t> prompt) const {
@@ -124,7 +127,7 @@ void Generator::Impl::propose(const Context& context, Verifier& verifier, std::i
     DFLASH_CHECK(proposer->length() == target.length(), "the drafter has seen {} tokens, the target {}", proposer->length(),
                  target.length());
     drafts.resize(static_cast<std::size_t>(std::min(limit, proposer->max_drafts())));
-    verifier.draft(proposer->propose(context, anchor), target.length() + 1, drafts);
+    verifier.draft(logits.read(context, proposer->propose(context, anchor), verifier.greedy()), target.length() + 1, drafts);
 }
 
 // Verifies `drafts` after the anchor and keeps what the target agrees with, in both caches.
@@ -132,7 +135,7 @@ VerifyOutcome Generator::Impl::step(const Context& context, Verifier& verifier, 
     rows.assign(1, anchor);
     rows.insert(rows.end(), drafts.begin(), drafts.end());
     target.step(context, rows);
-    const VerifyOutcome outcome = verifier.verify(target.logits(), target.length() + 1, drafts);
+    const VerifyOutcome outcome = verifier.verify(logits.read(context, target.logits(), verifier.greedy()), target.length() + 1, drafts);
     // The bonus token has no features yet: it becomes the next anchor.
     const std::int64_t kept = 1 + outcome.accepted;
     if (drafting) proposer->append_context(context, target.taps().slice_rows(0, kept));
@@ -187,8 +190,8 @@ GenerateResult Generator::generate(const Context& context, std::span<const std::
     const Clock::time_point start = Clock::now();
     impl.drafting = use_draft && impl.proposer != nullptr;
     impl.prefill(context, prompt);
-    const Tensor logits = impl.target.logits();
-    result.output_ids.push_back(verifier.choose({logits.f32(), static_cast<std::size_t>(logits.elements())}, impl.target.length()));
+    const LogitRows logits = impl.logits.read(context, impl.target.logits(), verifier.greedy());
+    result.output_ids.push_back(verifier.choose(logits, 0, impl.target.length()));
     result.ended = verifier.is_end(result.output_ids.back());
     result.prefill_ms = ms_since(start);
 

@@ -21,6 +21,8 @@ void check_sampling(const SamplingSettings& settings) {
     }
 }
 
+void throw_nan_logits(const char* what) { throw_failed("the {}'s logits are not numbers: its weights are damaged", what); }
+
 std::int32_t argmax(std::span<const float> logits, const char* what) {
     float best = -std::numeric_limits<float>::infinity();
     std::size_t at = 0;
@@ -32,7 +34,7 @@ std::int32_t argmax(std::span<const float> logits, const char* what) {
             at = i;
         }
     }
-    DFLASH_CHECK(!logits.empty() && !has_nan, "the {}'s logits are not numbers: its weights are damaged", what);
+    if (logits.empty() || has_nan) throw_nan_logits(what);
     return static_cast<std::int32_t>(at);
 }
 

@@ -23,6 +23,7 @@ void check_sampling(const SamplingSettings& settings);
 
 // Index of the largest value, the first of equals. Throws Error(kFailed) when a value is NaN: `what` names the row.
 std::int32_t argmax(std::span<const float> logits, const char* what);
+[[noreturn]] void throw_nan_logits(const char* what);
 
 // What a random number is for; part of its key.
 enum class Draw : std::uint64_t { kDraft = 1, kAccept = 2, kToken = 3 };

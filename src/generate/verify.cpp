@@ -11,11 +11,6 @@ namespace {
 constexpr const char* kTarget = "target";
 constexpr const char* kDrafter = "drafter";
 
-std::span<const float> logits_row(const Tensor& logits, std::int64_t row) {
-    const std::int64_t width = logits.row_elements();
-    return {logits.f32() + row * width, static_cast<std::size_t>(width)};
-}
-
 }  // namespace
 
 Verifier::Verifier(const SamplingSettings& sampling, std::span<const std::int32_t> end_tokens)
@@ -25,34 +20,33 @@ Verifier::Verifier(const SamplingSettings& sampling, std::span<const std::int32_
 
 bool Verifier::is_end(std::int32_t token) const { return std::find(end_tokens_.begin(), end_tokens_.end(), token) != end_tokens_.end(); }
 
-std::int32_t Verifier::choose(std::span<const float> logits, std::int64_t position) {
-    if (sampling_.greedy()) return argmax(logits, kTarget);
-    target_.resize(logits.size());
-    sampler_.distribution(logits, sampling_, target_, kTarget);
+std::int32_t Verifier::choose(const LogitRows& logits, std::int64_t row, std::int64_t position) {
+    if (greedy()) return logits.best_token(row, kTarget);
+    target_.resize(logits.row(row).size());
+    sampler_.distribution(logits.row(row), sampling_, target_, kTarget);
     return draw_token(target_, uniform_draw(sampling_, position, Draw::kToken));
 }
 
-void Verifier::draft(const Tensor& draft_logits, std::int64_t position, std::span<std::int32_t> drafts) {
+void Verifier::draft(const LogitRows& draft_logits, std::int64_t position, std::span<std::int32_t> drafts) {
     const auto count = static_cast<std::int64_t>(drafts.size());
     DFLASH_CHECK(draft_logits.rows() >= count, "{} drafts from {} rows of logits", count, draft_logits.rows());
-    const auto width = static_cast<std::size_t>(draft_logits.row_elements());
-    if (!sampling_.greedy()) {
+    if (!greedy()) {
+        const auto width = static_cast<std::size_t>(draft_logits.values.row_elements());
         target_.resize(width);
         draft_.resize(drafts.size() * width);
     }
     for (std::int64_t slot = 0; slot < count; ++slot) {
-        const std::span<const float> row = logits_row(draft_logits, slot);
         std::int32_t& token = drafts[static_cast<std::size_t>(slot)];
-        if (sampling_.greedy()) {
-            token = argmax(row, kDrafter);
+        if (greedy()) {
+            token = draft_logits.best_token(slot, kDrafter);
             continue;
         }
-        sampler_.distribution(row, sampling_, draft_probabilities(slot), kDrafter);
+        sampler_.distribution(draft_logits.row(slot), sampling_, draft_probabilities(slot), kDrafter);
         token = draw_token(draft_probabilities(slot), uniform_draw(sampling_, position + slot, Draw::kDraft));
     }
 }
 
-VerifyOutcome Verifier::verify(const Tensor& target_logits, std::int64_t position, std::span<const std::int32_t> drafts) {
+VerifyOutcome Verifier::verify(const LogitRows& target_logits, std::int64_t position, std::span<const std::int32_t> drafts) {
     const auto count = static_cast<std::int64_t>(drafts.size());
     DFLASH_CHECK(target_logits.rows() == count + 1, "{} drafts need {} rows of the target's logits, not {}", count, count + 1,
                  target_logits.rows());
@@ -60,12 +54,11 @@ VerifyOutcome Verifier::verify(const Tensor& target_logits, std::int64_t positio
     for (; outcome.accepted < count; ++outcome.accepted) {
         const std::int64_t slot = outcome.accepted;
         const std::int32_t token = drafts[static_cast<std::size_t>(slot)];
-        const std::span<const float> row = logits_row(target_logits, slot);
-        if (sampling_.greedy()) {
-            outcome.bonus = argmax(row, kTarget);
+        if (greedy()) {
+            outcome.bonus = target_logits.best_token(slot, kTarget);
             if (outcome.bonus != token) break;
             outcome.bonus = -1;
-        } else if (!accept(row, position + slot, token, slot)) {
+        } else if (!accept(target_logits.row(slot), position + slot, token, slot)) {
             outcome.bonus = replace(position + slot, slot);
             break;
         }
@@ -75,7 +68,7 @@ VerifyOutcome Verifier::verify(const Tensor& target_logits, std::int64_t positio
             return outcome;
         }
     }
-    if (outcome.bonus < 0) outcome.bonus = choose(logits_row(target_logits, count), position + count);
+    if (outcome.bonus < 0) outcome.bonus = choose(target_logits, count, position + count);
     outcome.ended = is_end(outcome.bonus);
     return outcome;
 }

@@ -2,15 +2,15 @@
 // Which tokens one verify step commits. Greedy: drafts are kept while they are what the target itself would emit. Sampled: draft d is
 // kept with probability min(1, p(d) / q(d)), where p and q are the target's and the drafter's adjusted distributions; the first one
 // refused is replaced by a draw from max(0, p - q), so that the text follows p whatever q is (Leviathan et al. 2023; Chen et al. 2023).
-// A kept end token ends the text: nothing after it counts. Logits are f32 rows in host memory.
+// A kept end token ends the text: nothing after it counts.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "generate/logit_reader.h"
 #include "generate/sampler.h"
-#include "tensor/tensor.h"
 
 namespace dflash {
 
@@ -27,12 +27,13 @@ public:
     Verifier(const SamplingSettings& sampling, std::span<const std::int32_t> end_tokens);
 
     bool is_end(std::int32_t token) const;
-    // The target's own token from one row of its logits (V).
-    std::int32_t choose(std::span<const float> logits, std::int64_t position);
-    // drafts[i] =: the drafter's token at position + i, from row i of its logits (at least drafts.size() rows, V).
-    void draft(const Tensor& draft_logits, std::int64_t position, std::span<std::int32_t> drafts);
-    // `target_logits` (drafts + 1, V): row i decides the token at position + i. The drafts are those of the last draft() call.
-    VerifyOutcome verify(const Tensor& target_logits, std::int64_t position, std::span<const std::int32_t> drafts);
+    bool greedy() const { return sampling_.greedy(); }
+    // The target's own token from one row of its logits.
+    std::int32_t choose(const LogitRows& logits, std::int64_t row, std::int64_t position);
+    // drafts[i] =: the drafter's token at position + i, from row i of its logits (at least drafts.size() rows).
+    void draft(const LogitRows& draft_logits, std::int64_t position, std::span<std::int32_t> drafts);
+    // `target_logits` (drafts + 1 rows): row i decides the token at position + i. The drafts are those of the last draft() call.
+    VerifyOutcome verify(const LogitRows& target_logits, std::int64_t position, std::span<const std::int32_t> drafts);
 
 private:
     bool accept(std::span<const float> logits, std::int64_t position, std::int32_t draft, std::int64_t slot);

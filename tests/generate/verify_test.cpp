@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "generate/chi_square.h"
 #include "tensor/buffer.h"
+#include "tensor/cuda_runtime.h"
 
 namespace dflash {
 namespace {
@@ -61,6 +62,11 @@ TEST(VerifyGreedy, KeepsDraftsWhileEqualAndStopsAtAnEndToken) {
         EXPECT_EQ(outcome.bonus, c.bonus);
         EXPECT_EQ(outcome.ended, c.ended);
         EXPECT_EQ(outcome.committed(), c.accepted + (c.bonus < 0 ? 0 : 1));
+        // The best tokens alone say the same.
+        const VerifyOutcome short_way = verifier.verify(LogitRows(c.target), 10, c.drafts);
+        EXPECT_EQ(short_way.accepted, c.accepted);
+        EXPECT_EQ(short_way.bonus, c.bonus);
+        EXPECT_EQ(short_way.ended, c.ended);
     }
 }
 
@@ -80,6 +86,23 @@ TEST(VerifyGreedy, RefusesLogitsThatDoNotFitOrAreNotNumbers) {
     EXPECT_THROW(verifier.verify(logits, 0, Tokens{1}), Error);
     Tokens drafts(3);
     EXPECT_THROW(verifier.draft(one_hot({1, 2}), 0, drafts), Error);
+    const Tokens best = {1, -1};  // how a row with a NaN comes from the device
+    EXPECT_THROW(verifier.verify(LogitRows(best), 0, Tokens{1}), Error);
+}
+
+TEST(LogitReader, ADevicesRowsReadAsTheHosts) {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU here";
+    const Device gpu{DeviceType::kCuda, 0};
+    const Context context(gpu);
+    const Arena arena(gpu, make_plan({"all"}, LogitReader::buffers(gpu, 3, {0, 0})));
+    LogitReader reader(gpu, arena);
+    const HostBuffer host = one_hot({4, 0, 6});
+    const DeviceBuffer logits(gpu, DType::kF32, host.tensor().shape);
+    context.upload(host.tensor().data, logits);
+    const LogitRows best = reader.read(context, logits, /*greedy=*/true);
+    EXPECT_EQ(Tokens(best.best.begin(), best.best.end()), (Tokens{4, 0, 6}));
+    const LogitRows values = reader.read(context, logits, /*greedy=*/false);
+    EXPECT_EQ(std::memcmp(values.values.data, host.tensor().data, host.tensor().bytes()), 0);
 }
 
 TEST(VerifyGreedy, DraftsAreTheDraftersLikeliest) {
