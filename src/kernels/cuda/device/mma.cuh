@@ -44,6 +44,13 @@ __device__ __forceinline__ void store_matrix_x4(std::uint32_t address, std::uint
                  : "memory");
 }
 
+// An 8x8 matrix of bf16, a row's pair a thread, becomes its transpose.
+__device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t pair) {
+    std::uint32_t transposed;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+    return transposed;
+}
+
 // Rows of kD elements in shared memory; the 16-byte chunks of a row are permuted so that eight rows of one column do not share banks.
 template <int kD>
 struct SharedTile {
@@ -70,6 +77,25 @@ __device__ __forceinline__ void multiply_rows(float (&acc)[kN][4], SharedTile<kD
         load_a(fragment, a, row, k, lane);
 #pragma unroll
         for (int n = 0; n < kN; n += 2) {
+            std::uint32_t pair[4];
+            load_matrix_x4(pair, b.chunk(8 * n + b_row, 2 * k + b_chunk));
+            mma(acc[n], fragment, pair[0], pair[1]);
+            mma(acc[n + 1], fragment, pair[2], pair[3]);
+        }
+    }
+}
+
+// acc (16, 8 kN) += P (16, kK) B^T, with P packed as bf16 pairs of accumulator fragments and B in rows [0, 8 kN) of `b`. kLower: B is lower
+// triangular, and what lies above its diagonal is left out.
+template <int kK, int kN, bool kLower = false>
+__device__ __forceinline__ void multiply_fragments(float (&acc)[kN][4], const std::uint32_t (&p)[kK / 8][2], SharedTile<kK> b, int lane) {
+    const int b_row = (lane & 7) + ((lane >> 4) << 3);
+    const int b_chunk = (lane >> 3) & 1;
+#pragma unroll
+    for (int k = 0; k < kK / 16; ++k) {
+        const std::uint32_t fragment[4] = {p[2 * k][0], p[2 * k][1], p[2 * k + 1][0], p[2 * k + 1][1]};
+#pragma unroll
+        for (int n = kLower ? 2 * k : 0; n < kN; n += 2) {
             std::uint32_t pair[4];
             load_matrix_x4(pair, b.chunk(8 * n + b_row, 2 * k + b_chunk));
             mma(acc[n], fragment, pair[0], pair[1]);
