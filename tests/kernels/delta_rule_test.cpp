@@ -13,6 +13,7 @@
 #include "kernels/ref/delta_rule.h"
 #include "support/close.h"
 #include "support/data.h"
+#include "support/device_case.h"
 
 namespace dflash {
 namespace {
@@ -53,12 +54,6 @@ struct Inputs {
           document_begin(i32_tensor(borders(s.documents))),
           out(poisoned_f32({s.rows(), s.value_heads, s.value_dim})) {}
 
-    DeltaRuleParams params() const {
-        DeltaRuleParams p;
-        p.qkv = qkv, p.b = b, p.a = a, p.a_log = a_log, p.dt_bias = dt_bias, p.document_begin = document_begin, p.out = out;
-        p.key_heads = s.key_heads, p.value_heads = s.value_heads, p.key_dim = s.key_dim, p.value_dim = s.value_dim;
-        return p;
-    }
     // Outputs in double; `state` is that of the last document.
     std::vector<double> expected(std::vector<double>& state) const {
         const auto q = to_double(qkv), bb = to_double(b), aa = to_double(a), al = to_double(a_log), dt = to_double(dt_bias);
@@ -90,58 +85,87 @@ TEST(DeltaRuleRef, MatchesAHandWorkedCase) {
     EXPECT_TRUE(close(std::span<const double>(out), std::span<const double>(expected), testing::kOpF32));
 }
 
-class DeltaRule : public ::testing::TestWithParam<Shapes> {};
+template <typename Base>
+class DeltaFixture : public Base {
+protected:
+    DeltaRuleParams params(const Inputs& i) {
+        DeltaRuleParams p;
+        p.qkv = this->in(i.qkv), p.b = this->in(i.b), p.a = this->in(i.a), p.out = this->out(i.out);
+        p.a_log = this->in(i.a_log, testing::kAsIs), p.dt_bias = this->in(i.dt_bias, testing::kAsIs);
+        p.document_begin = this->in(i.document_begin);
+        p.key_heads = i.s.key_heads, p.value_heads = i.s.value_heads, p.key_dim = i.s.key_dim, p.value_dim = i.s.value_dim;
+        return p;
+    }
+    void run(bool chunk, const DeltaRuleParams& p) const {
+        chunk ? delta_rule_chunk_forward(this->context(), p) : delta_rule_recurrent_forward(this->context(), p);
+    }
+};
+class DeltaRuleShapes : public DeltaFixture<testing::DeviceCases<Shapes>> {};
+class DeltaRule : public DeltaFixture<testing::DeviceTest> {};
 
-TEST_P(DeltaRule, ChunkFormMatchesTheRecurrence) {
-    const Context context;
-    const Inputs inputs(GetParam());
-    delta_rule_chunk_forward(context, inputs.params());
-    std::vector<double> state(static_cast<std::size_t>(inputs.s.state()));
-    EXPECT_TRUE(close(inputs.out, inputs.expected(state), testing::kOpF32));
-}
-
-TEST_P(DeltaRule, RecurrentFormMatchesTheRecurrence) {
-    const Context context;
-    const Inputs inputs(GetParam());
-    delta_rule_recurrent_forward(context, inputs.params());
-    std::vector<double> state(static_cast<std::size_t>(inputs.s.state()));
-    EXPECT_TRUE(close(inputs.out, inputs.expected(state), testing::kOpF32));
-}
-
-INSTANTIATE_TEST_SUITE_P(Lengths, DeltaRule,
-                         ::testing::Values(Shapes{{1}}, Shapes{{3}}, Shapes{{63}}, Shapes{{64}}, Shapes{{65}}, Shapes{{200}},
-                                           Shapes{{1, 3, 63, 64, 65, 0, 7}}, Shapes{{50}, 1, 1, 5, 3}, Shapes{{70, 9}, 1, 3, 17, 33},
-                                           Shapes{{130}, 2, 6, 128, 128}, Shapes{{66}, 3, 3, 64, 48}));
-
-TEST(DeltaRule, CarriesTheRunningState) {
-    const Context context;
+TEST_P(DeltaRuleShapes, BothFormsMatchTheRecurrence) {
     for (const bool chunk : {true, false}) {
-        Inputs inputs(Shapes{{100}});
-        const HostBuffer state = random_f32({6, 32, 32}, 9);
-        std::vector<double> expected_state = to_double(state);
-        DeltaRuleParams p = inputs.params();
-        p.state = state;
-        chunk ? delta_rule_chunk_forward(context, p) : delta_rule_recurrent_forward(context, p);
-        EXPECT_TRUE(close(inputs.out, inputs.expected(expected_state), testing::kOpF32));
-        EXPECT_TRUE(close(state, expected_state, testing::kOpF32));
+        SCOPED_TRACE(chunk ? "chunk form" : "recurrent form");
+        const Inputs inputs(c_);
+        const DeltaRuleParams p = params(inputs);
+        if (chunk && device().type == DeviceType::kCuda && (c_.key_dim % 8 != 0 || c_.value_dim % 8 != 0)) {
+            EXPECT_THROW(run(chunk, p), Error);  // 16-byte accesses
+            continue;
+        }
+        run(chunk, p);
+        finish();
+        std::vector<double> state(static_cast<std::size_t>(inputs.s.state()));
+        EXPECT_TRUE(close(inputs.out, inputs.expected(state), tolerance(testing::kOpF32)));
+        forget();
     }
 }
 
-TEST(DeltaRule, NoRowsLeaveTheState) {
-    const Context context;
+DFLASH_CASES_ON_EACH_DEVICE(Lengths, DeltaRuleShapes,
+                            ::testing::Values(Shapes{{1}}, Shapes{{3}}, Shapes{{63}}, Shapes{{64}}, Shapes{{65}}, Shapes{{200}},
+                                              Shapes{{1, 3, 63, 64, 65, 0, 7}}, Shapes{{50}, 1, 1, 5, 3}, Shapes{{70, 9}, 1, 3, 17, 33},
+                                              Shapes{{130}, 2, 6, 128, 128}, Shapes{{66}, 3, 3, 64, 48}));
+
+// Longer than what the chunk form on CUDA works off at a time, alone and as one of several documents.
+TEST_P(DeltaRule, LongDocumentsKeepTheirState) {
+    for (const std::vector<std::int64_t>& documents : {std::vector<std::int64_t>{2500}, {100, 2300, 1, 2100, 77}}) {
+        const Inputs inputs(Shapes{documents, 1, 1, 16, 8});
+        run(true, params(inputs));
+        finish();
+        std::vector<double> state(static_cast<std::size_t>(inputs.s.state()));
+        EXPECT_TRUE(close(inputs.out, inputs.expected(state), tolerance(testing::kOpF32)));
+        forget();
+    }
+}
+
+TEST_P(DeltaRule, CarriesTheRunningState) {
+    for (const bool chunk : {true, false}) {
+        const Inputs inputs(Shapes{{100}});
+        const HostBuffer state = random_f32({6, 32, 32}, 9);
+        std::vector<double> expected_state = to_double(state);
+        DeltaRuleParams p = params(inputs);
+        p.state = in_out(state, testing::kAsIs);
+        run(chunk, p);
+        finish();
+        EXPECT_TRUE(close(inputs.out, inputs.expected(expected_state), tolerance(testing::kOpF32)));
+        // in chunks the state grows by products in the working dtype
+        EXPECT_TRUE(close(state, expected_state, tolerance(testing::kOpF32, chunk ? testing::kWorking : testing::kAsIs)));
+        forget();
+    }
+}
+
+TEST_P(DeltaRule, NoRowsLeaveTheState) {
     const Inputs inputs(Shapes{{0}});
     const HostBuffer state = random_f32({6, 32, 32}, 9);
     const std::vector<double> before = to_double(state);
-    DeltaRuleParams p = inputs.params();
-    p.state = state;
-    delta_rule_chunk_forward(context, p);
-    delta_rule_recurrent_forward(context, p);
+    DeltaRuleParams p = params(inputs);
+    p.state = in_out(state, testing::kAsIs);
+    for (const bool chunk : {true, false}) run(chunk, p);
+    finish();
     EXPECT_EQ(to_double(state), before);
 }
 
 // Log decay 0 everywhere, state forgotten at each row (log decay about -50), beta 0 and beta 1.
-TEST(DeltaRule, LimitCasesMatchTheRecurrence) {
-    const Context context;
+TEST_P(DeltaRule, LimitCasesMatchTheRecurrence) {
     struct Limit {
         float a, a_log, b;
     };
@@ -154,73 +178,87 @@ TEST(DeltaRule, LimitCasesMatchTheRecurrence) {
         for (const Limit& limit : limits) {
             for (const bool chunk : {true, false}) {
                 SCOPED_TRACE(fmt::format("{} rows, a {}, b {}, chunk {}", rows, limit.a, limit.b, chunk));
-                Inputs inputs(Shapes{{rows}});
+                const Inputs inputs(Shapes{{rows}});
                 fill(inputs.a, limit.a);
                 fill(inputs.a_log, limit.a_log);
                 fill(inputs.b, limit.b);
                 fill(inputs.dt_bias, 0.0F);
-                chunk ? delta_rule_chunk_forward(context, inputs.params()) : delta_rule_recurrent_forward(context, inputs.params());
+                run(chunk, params(inputs));
+                finish();
                 std::vector<double> state(static_cast<std::size_t>(inputs.s.state()));
-                EXPECT_TRUE(close(inputs.out, inputs.expected(state), testing::kOpF32));
+                EXPECT_TRUE(close(inputs.out, inputs.expected(state), tolerance(testing::kOpF32)));
+                forget();
             }
         }
     }
 }
 
-TEST(DeltaRule, DocumentsInAPackEqualThemselvesAlone) {
-    const Context context;
+TEST_P(DeltaRule, DocumentsInAPackEqualThemselvesAlone) {
     const std::vector<std::int64_t> lengths = {5, 64, 9, 65, 1, 130};
-    Inputs packed(Shapes{lengths});
-    delta_rule_chunk_forward(context, packed.params());
+    const Inputs packed(Shapes{lengths});
+    const DeltaRuleParams all = params(packed);
+    run(true, all);
+    finish();
+    forget();
     std::int64_t row = 0;
     for (const std::int64_t n : lengths) {
-        Inputs alone(Shapes{{n}});
-        DeltaRuleParams p = alone.params();
-        p.qkv = packed.qkv.tensor().slice_rows(row, n);
-        p.a = packed.a.tensor().slice_rows(row, n);
-        p.b = packed.b.tensor().slice_rows(row, n);
-        p.a_log = packed.a_log;
-        p.dt_bias = packed.dt_bias;
-        delta_rule_chunk_forward(context, p);
+        const HostBuffer begin = i32_tensor({0, static_cast<std::int32_t>(n)});
+        const HostBuffer alone = poisoned_f32({n, packed.s.value_heads, packed.s.value_dim});
+        DeltaRuleParams p = all;
+        p.qkv = all.qkv.slice_rows(row, n), p.a = all.a.slice_rows(row, n), p.b = all.b.slice_rows(row, n);
+        p.document_begin = in(begin);
+        p.out = out(alone);
+        run(true, p);
+        finish();
         const Tensor part = packed.out.tensor().slice_rows(row, n);
-        EXPECT_EQ(std::memcmp(part.data, alone.out.tensor().data, part.bytes()), 0) << "document of " << n << " rows";
+        EXPECT_EQ(std::memcmp(part.data, alone.tensor().data, part.bytes()), 0) << "document of " << n << " rows";
         row += n;
+        forget();
     }
 }
 
-TEST(DeltaRule, StatesAfterEachRowAreThoseOfAShorterRun) {
-    const Context context;
-    Inputs inputs(Shapes{{9}});
-    const HostBuffer state = random_f32({6, 32, 32}, 9);
-    const HostBuffer after = poisoned_f32({9, 6, 32 * 32});
+TEST_P(DeltaRule, StatesAfterEachRowAreThoseOfAShorterRun) {
+    const Inputs inputs(Shapes{{9}});
     const HostBuffer start = random_f32({6, 32, 32}, 9);
-    DeltaRuleParams p = inputs.params();
-    p.state = state;
-    p.states_after = after;
-    delta_rule_recurrent_forward(context, p);
+    const HostBuffer last = random_f32({6, 32, 32}, 9);
+    const HostBuffer after = poisoned_f32({9, 6, 32 * 32});
+    DeltaRuleParams p = params(inputs);
+    p.state = in_out(last, testing::kAsIs);
+    p.states_after = out(after, testing::kAsIs);
+    run(false, p);
+    finish();
+    forget();
     for (std::int64_t n = 1; n <= 9; ++n) {
-        std::memcpy(state.tensor().data, start.tensor().data, start.tensor().bytes());
+        const HostBuffer state = random_f32({6, 32, 32}, 9);
         const HostBuffer one = i32_tensor({0, static_cast<std::int32_t>(n)});
         DeltaRuleParams shorter = p;
         shorter.states_after = {};
-        shorter.document_begin = one;
+        shorter.state = in_out(state, testing::kAsIs);
+        shorter.document_begin = in(one);
         shorter.qkv = p.qkv.slice_rows(0, n), shorter.a = p.a.slice_rows(0, n), shorter.b = p.b.slice_rows(0, n),
         shorter.out = p.out.slice_rows(0, n);
-        delta_rule_recurrent_forward(context, shorter);
+        run(false, shorter);
+        finish();
         EXPECT_EQ(std::memcmp(after.tensor().slice_rows(n - 1, 1).data, state.tensor().data, state.tensor().bytes()), 0) << n;
+        EXPECT_NE(std::memcmp(start.tensor().data, state.tensor().data, state.tensor().bytes()), 0) << n;
+        forget();
     }
+    EXPECT_EQ(std::memcmp(after.tensor().slice_rows(8, 1).data, last.tensor().data, last.tensor().bytes()), 0);
 }
 
-TEST(DeltaRule, NanStaysVisible) {
-    const Context context;
+TEST_P(DeltaRule, NanStaysVisible) {
     for (const bool chunk : {true, false}) {
         const Inputs inputs(Shapes{{70}});
         inputs.b.tensor().f32()[66 * 6] = std::nanf("");
-        chunk ? delta_rule_chunk_forward(context, inputs.params()) : delta_rule_recurrent_forward(context, inputs.params());
+        run(chunk, params(inputs));
+        finish();
         EXPECT_TRUE(std::isnan(inputs.out.tensor().f32()[66 * 6 * 32]));
         EXPECT_TRUE(std::isfinite(inputs.out.tensor().f32()[63 * 6 * 32]));  // the chunk before
+        forget();
     }
 }
+
+DFLASH_ON_EACH_DEVICE(DeltaRule);
 
 std::vector<double> expected_conv(const HostBuffer& x, const HostBuffer& weight, const std::vector<std::int64_t>& documents,
                                   const double* history) {
@@ -236,54 +274,68 @@ std::vector<double> expected_conv(const HostBuffer& x, const HostBuffer& weight,
     return y;
 }
 
-TEST(CausalConv, IsolatesDocuments) {
-    const Context context;
+class CausalConv : public testing::DeviceTest {};
+
+TEST_P(CausalConv, IsolatesDocuments) {
     for (const std::int64_t channels : {1, 15, 64, 77, 200}) {
         const std::vector<std::int64_t> documents = {1, 2, 3, 4, 0, 9, 65};
         const HostBuffer x = random_f32({84, channels}, 1);
         const HostBuffer weight = random_f32({channels, 4}, 2);
         const HostBuffer begin = i32_tensor(borders(documents));
         const HostBuffer y = poisoned_f32({84, channels});
-        causal_conv_silu_forward(context, {x, weight, begin, {}, y});
-        EXPECT_TRUE(close(y, expected_conv(x, weight, documents, nullptr), testing::kOpF32)) << channels;
+        causal_conv_silu_forward(context(), {in(x), in(weight), in(begin), {}, out(y)});
+        finish();
+        EXPECT_TRUE(close(y, expected_conv(x, weight, documents, nullptr), tolerance(testing::kOpF32))) << channels;
+        forget();
     }
 }
 
-TEST(CausalConv, ContinuesFromItsHistory) {
-    const Context context;
-    const HostBuffer x = random_f32({5, 70}, 1);
-    const HostBuffer weight = random_f32({70, 4}, 2);
-    const HostBuffer history = random_f32({3, 70}, 3);
-    const HostBuffer begin = i32_tensor({0, 5});
-    const HostBuffer y = poisoned_f32({5, 70});
-    causal_conv_silu_forward(context, {x, weight, begin, history, y});
-    EXPECT_TRUE(close(y, expected_conv(x, weight, {5}, to_double(history).data()), testing::kOpF32));
+TEST_P(CausalConv, ContinuesFromItsHistory) {
+    for (const std::int64_t taps : {2, 3, 4}) {
+        for (const std::int64_t channels : {70, 64}) {
+            const HostBuffer x = random_f32({5, channels}, 1);
+            const HostBuffer weight = random_f32({channels, taps}, 2);
+            const HostBuffer history = random_f32({taps - 1, channels}, 3);
+            const HostBuffer begin = i32_tensor({0, 5});
+            const HostBuffer y = poisoned_f32({5, channels});
+            causal_conv_silu_forward(context(), {in(x), in(weight), in(begin), in(history), out(y)});
+            finish();
+            EXPECT_TRUE(close(y, expected_conv(x, weight, {5}, to_double(history).data()), tolerance(testing::kOpF32))) << taps;
+            forget();
+        }
+    }
 }
 
-TEST(CausalConv, ExtremeInputsStayFinite) {
-    const Context context;
+TEST_P(CausalConv, ExtremeInputsStayFinite) {
     const HostBuffer x(DType::kF32, {1, 3});
     x.tensor().f32()[0] = -1e4F, x.tensor().f32()[1] = 1e4F, x.tensor().f32()[2] = -90.0F;
     const HostBuffer weight(DType::kF32, {3, 1});
     fill(weight, 1.0F);
     const HostBuffer begin = i32_tensor({0, 1});
     const HostBuffer y = poisoned_f32({1, 3});
-    causal_conv_silu_forward(context, {x, weight, begin, {}, y});
-    EXPECT_TRUE(close(y, std::vector<double>{0, 1e4, 0}, testing::kOpF32));
+    causal_conv_silu_forward(context(), {in(x), in(weight), in(begin), {}, out(y)});
+    finish();
+    EXPECT_TRUE(close(y, std::vector<double>{0, 1e4, 0}, tolerance(testing::kOpF32)));
 }
 
-TEST(CausalConv, HistoryKeepsTheLastRows) {
-    const Context context;
-    for (const std::int64_t rows : {0, 1, 2, 3, 4, 10}) {
-        const HostBuffer history = random_f32({3, 7}, 3);
-        const HostBuffer x = random_f32({rows, 7}, 1);
-        std::vector<double> all = to_double(history);
-        const std::vector<double> added = to_double(x);
-        all.insert(all.end(), added.begin(), added.end());
-        conv_history_append(context, x, history);
-        EXPECT_EQ(to_double(history), std::vector<double>(all.end() - 21, all.end())) << rows;
+TEST_P(CausalConv, HistoryKeepsTheLastRows) {
+    for (const std::int64_t channels : {7, 16}) {
+        for (const std::int64_t rows : {0, 1, 2, 3, 4, 10}) {
+            const HostBuffer history = random_f32({3, channels}, 3);
+            const HostBuffer x = random_f32({rows, channels}, 1);
+            const Tensor history_in = in_out(history), x_in = in(x);
+            std::vector<double> all = to_double(history);
+            const std::vector<double> added = to_double(x);
+            all.insert(all.end(), added.begin(), added.end());
+            conv_history_append(context(), x_in, history_in);
+            finish();
+            EXPECT_EQ(to_double(history), std::vector<double>(all.end() - 3 * channels, all.end())) << rows;
+            forget();
+        }
     }
 }
+
+DFLASH_ON_EACH_DEVICE(CausalConv);
 
 }  // namespace
 }  // namespace dflash

@@ -100,32 +100,34 @@ TEST_P(RmsNorm, TheResidualIsAddedFirstAndKept) {
     EXPECT_TRUE(close(y, y_ref, tolerance(testing::kOpF32)));
 }
 
-// The target's gated norm has no CUDA version yet.
-class GatedRmsNorm : public ::testing::TestWithParam<NormCase> {
+class GatedRmsNorm : public testing::DeviceCases<NormCase> {
 protected:
     std::size_t size() const { return static_cast<std::size_t>(c_.rows * c_.columns); }
-    Context context_;
-    NormCase c_ = GetParam();
-    HostBuffer x_ = random_f32({c_.rows, c_.columns}, 1);
-    HostBuffer w_ = random_f32({c_.columns}, 2, 0.3, 1.0 - c_.offset);
 };
 
 TEST_P(GatedRmsNorm, KindsMatchTheReference) {
-    const HostBuffer z = random_f32({c_.rows, c_.columns}, 7, 3.0);
     for (const bool sigmoid_gate : {false, true}) {
+        const HostBuffer x = random_f32({c_.rows, c_.columns}, 1);
+        const HostBuffer z = random_f32({c_.rows, c_.columns}, 7, 3.0);
+        const HostBuffer w = random_f32({c_.columns}, 2, 0.3, 1.0 - c_.offset);
         const HostBuffer y = poisoned_f32({c_.rows, c_.columns});
-        gated_rms_norm_forward(context_, {x_, z, w_, c_.eps, sigmoid_gate, y});
+        const Tensor x_in = in_out(x), z_in = in(z), w_in = in(w, testing::kAsIs);
+        gated_rms_norm_forward(context(), {x_in, z_in, w_in, c_.eps, sigmoid_gate, out(y)});
         std::vector<double> ref(size());
-        ref::gated_rms_norm_forward<double>(to_double(x_).data(), to_double(z).data(), to_double(w_).data(), ref.data(), c_.rows,
-                                            c_.columns, c_.eps, sigmoid_gate);
-        EXPECT_TRUE(close(y, ref, testing::kOpF32));
+        ref::gated_rms_norm_forward<double>(to_double(x).data(), to_double(z).data(), to_double(w).data(), ref.data(), c_.rows, c_.columns,
+                                            c_.eps, sigmoid_gate);
+        gated_rms_norm_forward(context(), {x_in, z_in, w_in, c_.eps, sigmoid_gate, x_in});  // in place
+        finish();
+        EXPECT_TRUE(close(y, ref, tolerance(testing::kOpF32)));
+        EXPECT_TRUE(close(x, ref, tolerance(testing::kOpF32)));
+        forget();
     }
 }
 
 const auto kShapes = ::testing::Values(NormCase{1, 3, 1e-6F, 0}, NormCase{3, 15, 1e-6F, 1}, NormCase{5, 64, 0.3F, 0},
                                        NormCase{7, 257, 1e-5F, 1}, NormCase{130, 256, 1e-6F, 0});
 DFLASH_CASES_ON_EACH_DEVICE(Shapes, RmsNorm, kShapes);
-INSTANTIATE_TEST_SUITE_P(Shapes, GatedRmsNorm, kShapes);
+DFLASH_CASES_ON_EACH_DEVICE(Shapes, GatedRmsNorm, kShapes);
 
 TEST(RmsNormRef, GradientIsTheDerivative) {
     const std::int64_t rows = 2, columns = 5;
