@@ -132,7 +132,7 @@ void add_bench_command(CLI::App& app, Run& run) {
     step->add_option("--shape", flags->shape, "a JSON file, or the name of one in bench/shapes")->required();
     step->add_option("--token-budget", flags->token_budget, "tokens of the micro-batch; 0: as the shape says")->capture_default_str();
     step->add_option("--max-anchors", flags->max_anchors, "anchors of the micro-batch; 0: as the shape says")->capture_default_str();
-    step->add_option("--recompute", flags->settings.recompute, "none or layer")->capture_default_str();
+    step->add_option("--recompute", flags->settings.recompute, "none, attention or layer")->capture_default_str();
     step->add_option("--grad-dtype", flags->settings.grad_dtype, "auto, f32 or bf16")->capture_default_str();
     step->add_option("--repeats", flags->repeats, "timed steps")->capture_default_str();
     step->add_option("--threads", flags->threads, "of the CPU; 0 = all")->capture_default_str();

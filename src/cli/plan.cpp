@@ -10,8 +10,13 @@
 #include "base/byte_size.h"
 #include "base/error.h"
 #include "cli/command.h"
+#include "cli/plan_picture.h"
 #include "cli/train_flags.h"
+#include "io/atomic_file.h"
 #include "io/json.h"
+#include "kernels/context.h"
+#include "tensor/device_choice.h"
+#include "tensor/host_reader.h"
 #include "train/draft_choice.h"
 #include "train/run_inputs.h"
 #include "train/run_plan.h"
@@ -32,6 +37,8 @@ struct Planned {
     DraftSpec draft;
     RunPlan run;
 };
+bool on_gpu(const Planned& planned) { return planned.run.device.type == DeviceType::kCuda; }
+
 Planned plan_run(const RunSettings& settings) {
     check_settings(settings);
     if (settings.target.empty()) throw_bad_input("--target is missing: a target's folder or config.json");
@@ -42,18 +49,6 @@ Planned plan_run(const RunSettings& settings) {
     planned.draft = choose_draft_spec(settings, planned.target, mask);
     planned.run = make_run_plan(planned.target, planned.draft, settings);
     return planned;
-}
-
-std::vector<Category> used_categories(const Plan& plan) {
-    std::vector<Category> used;
-    for (int c = 0; c < kNumCategories; ++c) {
-        for (int phase = 0; phase < static_cast<int>(plan.phases.size()); ++phase) {
-            if (plan.category_bytes(phase, static_cast<Category>(c)) == 0) continue;
-            used.push_back(static_cast<Category>(c));
-            break;
-        }
-    }
-    return used;
 }
 
 void print_table(const Planned& planned) {
@@ -69,24 +64,43 @@ void print_table(const Planned& planned) {
         for (const Category category : categories) fmt::print("{:>13.1f}", megabytes(plan.category_bytes(phase, category)));
         fmt::print("{:>13.1f}{}\n", megabytes(plan.phase_bytes(phase)), phase == peak ? "  <- peak" : "");
     }
-    fmt::print("\narena: {} ({} bytes) on the CPU\n", format_bytes(plan.arena_bytes), plan.arena_bytes);
+    fmt::print("\narena: {} ({} bytes) on {}\n", format_bytes(plan.arena_bytes), plan.arena_bytes, on_gpu(planned) ? "one GPU" : "the CPU");
+    if (on_gpu(planned)) {
+        fmt::print("beside it: driver context and libraries, about {} (training measures them at its start); {} of pinned host memory\n",
+                   format_bytes(reserved_bytes(planned.run.device)), format_bytes(kStagingBytes + kHostReaderBytes));
+    }
 }
 
+struct RecomputeFit {
+    std::string recompute;
+    std::size_t bytes = 0;
+};
 struct Fits {
-    std::size_t memory = 0;
+    std::size_t memory = 0;  // as given
+    std::size_t room = 0;    // of it for the arena
     std::int64_t max_anchors = 0, token_budget = 0;
+    std::vector<RecomputeFit> recompute;
 };
 Fits find_fits(const RunSettings& settings, const Planned& planned) {
     Fits fits;
     fits.memory = parse_bytes(settings.memory, "--memory");
-    fits.max_anchors = largest_max_anchors(planned.target, planned.draft, settings, fits.memory);
-    fits.token_budget = largest_token_budget(planned.target, planned.draft, settings, fits.memory);
+    fits.room = fits.memory - std::min(fits.memory, reserved_bytes(planned.run.device));
+    fits.max_anchors = largest_max_anchors(planned.target, planned.draft, settings, fits.room);
+    fits.token_budget = largest_token_budget(planned.target, planned.draft, settings, fits.room);
+    for (const char* recompute : {"none", "attention", "layer"}) {
+        RunSettings trial = settings;
+        trial.recompute = recompute;
+        fits.recompute.push_back({recompute, make_run_plan(planned.target, planned.draft, trial).plan.arena_bytes});
+    }
     return fits;
 }
 
 void print_fits(const RunSettings& settings, const Planned& planned, const Fits& fits) {
     fmt::print("{} {}: {}\n", format_bytes(planned.run.plan.arena_bytes),
-               planned.run.plan.arena_bytes <= fits.memory ? "fits into" : "does not fit into", format_bytes(fits.memory));
+               planned.run.plan.arena_bytes <= fits.room ? "fits into" : "does not fit into", format_bytes(fits.memory));
+    for (const RecomputeFit& fit : fits.recompute) {
+        fmt::print("--recompute {:<10} {:>10}  {}\n", fit.recompute, format_bytes(fit.bytes), fit.bytes <= fits.room ? "fits" : "too much");
+    }
     const auto line = [](std::int64_t value, const std::string& flag, const std::string& fixed) {
         if (value > 0) {
             fmt::print("largest {} with {}: {}\n", flag, fixed, value);
@@ -109,22 +123,46 @@ void print_json(const RunSettings& settings, const Planned& planned) {
     }
     const int peak = peak_phase(plan);
     Json result = {{"arena_bytes", plan.arena_bytes},
-                   {"device", "cpu"},
+                   {"device", device_type_name(planned.run.device)},
+                   {"reserved_bytes", reserved_bytes(planned.run.device)},
                    {"peak", {{"phase", plan.phases[static_cast<std::size_t>(peak)]}, {"bytes", plan.phase_bytes(peak)}}},
                    {"phases", phases}};
     if (!settings.memory.empty()) {
         const Fits fits = find_fits(settings, planned);
         result["memory_bytes"] = fits.memory;
-        result["fits"] = plan.arena_bytes <= fits.memory;
+        result["fits"] = plan.arena_bytes <= fits.room;
+        for (const RecomputeFit& fit : fits.recompute) result["arena_bytes_with_recompute"][fit.recompute] = fit.bytes;
         result["largest_max_anchors"] = fits.max_anchors;
         result["largest_token_budget"] = fits.token_budget;
     }
     fmt::print("{}\n", result.dump(2));
 }
 
-int run_plan(const RunSettings& settings, bool as_json) {
+// With --memory one plans for a card, which need not be here; without it for what `train` would take on this machine.
+std::string device_to_plan_for(const RunSettings& settings) {
+    if (settings.device != "auto") return settings.device;
+    return settings.memory.empty() ? device_type_name(choose_device("auto")) : "cuda";
+}
+
+struct PlanFlags {
+    RunSettings settings;
+    bool json = false;
+    std::string svg;
+};
+
+int run_plan(const PlanFlags& flags) {
+    RunSettings settings = flags.settings;
+    settings.device = device_to_plan_for(settings);
+    if (!flags.svg.empty() && !std::filesystem::is_directory(std::filesystem::absolute(flags.svg).parent_path())) {
+        throw_bad_input("--svg {}: its folder does not exist", flags.svg);
+    }
     const Planned planned = plan_run(settings);
-    if (as_json) {
+    if (!flags.svg.empty()) {
+        const std::string title = fmt::format("{}, {} tokens, {} anchors: {}", on_gpu(planned) ? "one GPU" : "CPU", settings.token_budget,
+                                              settings.max_anchors, format_bytes(planned.run.plan.arena_bytes));
+        write_file_atomically(flags.svg, plan_svg(planned.run.plan, title));
+    }
+    if (flags.json) {
         print_json(settings, planned);
         return 0;
     }
@@ -138,16 +176,18 @@ int run_plan(const RunSettings& settings, bool as_json) {
 void add_plan_command(CLI::App& app, Run& run) {
     CLI::App* command = app.add_subcommand("plan", "the memory that train will take, and the largest settings that fit");
     command->footer(
-        "Takes the flags of train; only --target is needed, and a config.json is enough.\n"
+        "Takes the flags of train; only --target is needed, and a config.json is enough. With --memory the plan is for a GPU of that "
+        "size,\n"
+        "which need not be here (--device cpu: for host memory); without it for what train would take on this machine.\n"
         "Example:\n"
         "  dflash plan --target Qwen3-8B/config.json --max-anchors 512 --memory 96GiB");
-    const auto settings = std::make_shared<RunSettings>();
-    const auto as_json = std::make_shared<bool>(false);
-    add_train_flags(*command, *settings);
-    command->add_flag("--json", *as_json, "print one JSON object");
-    command->callback([command, settings, as_json, &run] {
-        note_given_flags(*command, *settings);
-        run = [settings, as_json] { return run_plan(*settings, *as_json); };
+    const auto flags = std::make_shared<PlanFlags>();
+    add_train_flags(*command, flags->settings);
+    command->add_flag("--json", flags->json, "print one JSON object");
+    command->add_option("--svg", flags->svg, "also draw the plan into this file: memory over the phases of a step, by category");
+    command->callback([command, flags, &run] {
+        note_given_flags(*command, flags->settings);
+        run = [flags] { return run_plan(*flags); };
     });
 }
 

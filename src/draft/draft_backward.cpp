@@ -54,9 +54,10 @@ void DraftStep::backward(const Context& context, const DraftModel& model, const 
         LayerBackwardParams params;
         params.forward = step.layer_forward(model, layer, true);
         params.keys = step.context_keys(layer, true);
-        if (step.settings.recompute) {
+        if (step.settings.recompute != Recompute::kNone) {
             context_keys_forward(context, step.spec, weights.layers[layer], ctx, context_positions, views.rope, params.keys);
-            block_forward(context, params.forward);
+            step.settings.recompute == Recompute::kLayer ? block_forward(context, params.forward)
+                                                         : block_attention_forward(context, params.forward);
         }
         params.ctx = ctx;
         params.context_positions = context_positions;

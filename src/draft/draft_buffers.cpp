@@ -47,28 +47,71 @@ void visit_inputs(const StepLayout& s, StepViews& v, const Visit& visit) {
     visit("sums", DType::kF64, Shape{loss_sums_size(s.spec.block_size)}, Category::kInput, s.phases.persistent, v.sums);
 }
 
-// What one layer keeps, under `prefix`.
-template <typename Visit>
-void visit_layer(const StepLayout& s, const std::string& prefix, Lifetime life, LayerViews& v, const Visit& visit) {
-    const auto kept = [&](const char* name, DType dtype, std::int64_t rows, std::int64_t columns, Tensor& view) {
-        visit(prefix + name, dtype, Shape{rows, columns}, Category::kActivations, life, view);
-    };
-    const std::int64_t n = s.block_rows();
-    kept("x_mid", s.dtype(), n, s.spec.hidden, v.block.x_mid);
-    kept("in_rstd", DType::kF32, n, 1, v.block.in_rstd);
-    kept("q_raw", s.dtype(), n, s.queries(), v.block.q_raw);
-    kept("q_rstd", DType::kF32, n, s.spec.heads, v.block.q_rstd);
-    kept("k_raw", s.dtype(), n, s.keys(), v.block.k_raw);
-    kept("k_rstd", DType::kF32, n, s.spec.kv_heads, v.block.k_rstd);
-    kept("v", s.dtype(), n, s.keys(), v.block.v);
-    kept("attention", s.dtype(), n, s.queries(), v.block.attention);
-    kept("lse", DType::kF32, n, s.spec.heads, v.block.lse);
-    kept("post_rstd", DType::kF32, n, 1, v.block.post_rstd);
-    kept("gate", s.dtype(), n, s.spec.intermediate, v.block.gate);
-    kept("up", s.dtype(), n, s.spec.intermediate, v.block.up);
-    kept("context_k_raw", s.dtype(), s.context_rows(), s.keys(), v.keys.k_raw);
-    kept("context_k_rstd", DType::kF32, s.context_rows(), s.spec.kv_heads, v.keys.rstd);
-    kept("context_v", s.dtype(), s.context_rows(), s.keys(), v.keys.v);
+// What one layer keeps of its attention, under `prefix`.
+struct AttentionPart {
+    template <typename Visit>
+    static void visit(const StepLayout& s, const std::string& prefix, Lifetime life, LayerViews& v, const Visit& visit) {
+        const auto kept = [&](const char* name, DType dtype, std::int64_t rows, std::int64_t columns, Tensor& view) {
+            visit(prefix + name, dtype, Shape{rows, columns}, Category::kActivations, life, view);
+        };
+        const std::int64_t n = s.block_rows();
+        kept("in_rstd", DType::kF32, n, 1, v.block.in_rstd);
+        kept("q_raw", s.dtype(), n, s.queries(), v.block.q_raw);
+        kept("q_rstd", DType::kF32, n, s.spec.heads, v.block.q_rstd);
+        kept("k_raw", s.dtype(), n, s.keys(), v.block.k_raw);
+        kept("k_rstd", DType::kF32, n, s.spec.kv_heads, v.block.k_rstd);
+        kept("v", s.dtype(), n, s.keys(), v.block.v);
+        kept("attention", s.dtype(), n, s.queries(), v.block.attention);
+        kept("lse", DType::kF32, n, s.spec.heads, v.block.lse);
+        kept("context_k_raw", s.dtype(), s.context_rows(), s.keys(), v.keys.k_raw);
+        kept("context_k_rstd", DType::kF32, s.context_rows(), s.spec.kv_heads, v.keys.rstd);
+        kept("context_v", s.dtype(), s.context_rows(), s.keys(), v.keys.v);
+    }
+    static void share(const LayerViews& from, LayerViews& to) {
+        const BlockActivations mlp = to.block;
+        to = from;
+        to.block.x_mid = mlp.x_mid;
+        to.block.post_rstd = mlp.post_rstd;
+        to.block.gate = mlp.gate;
+        to.block.up = mlp.up;
+    }
+};
+
+// And of what follows it.
+struct MlpPart {
+    template <typename Visit>
+    static void visit(const StepLayout& s, const std::string& prefix, Lifetime life, LayerViews& v, const Visit& visit) {
+        const auto kept = [&](const char* name, DType dtype, std::int64_t columns, Tensor& view) {
+            visit(prefix + name, dtype, Shape{s.block_rows(), columns}, Category::kActivations, life, view);
+        };
+        kept("x_mid", s.dtype(), s.spec.hidden, v.block.x_mid);
+        kept("post_rstd", DType::kF32, 1, v.block.post_rstd);
+        kept("gate", s.dtype(), s.spec.intermediate, v.block.gate);
+        kept("up", s.dtype(), s.spec.intermediate, v.block.up);
+    }
+    static void share(const LayerViews& from, LayerViews& to) {
+        to.block.x_mid = from.block.x_mid;
+        to.block.post_rstd = from.block.post_rstd;
+        to.block.gate = from.block.gate;
+        to.block.up = from.block.up;
+    }
+};
+
+// One part of every layer: kept from its forward to its backward; or, where it is made again, one set for each direction.
+template <typename Part, typename Visit>
+void visit_part(const StepLayout& s, bool made_again, StepViews& v, const Visit& visit) {
+    for (std::size_t i = 0; i < v.forward.size(); ++i) {
+        if (!made_again) {
+            Part::visit(s, fmt::format("layer.{}.", i), {s.phases.forward[i], s.phases.backward[i]}, v.forward[i], visit);
+            Part::share(v.forward[i], v.backward[i]);
+        } else if (i == 0) {
+            Part::visit(s, "forward.", s.forward_pass(), v.forward[0], visit);
+            Part::visit(s, "backward.", s.backward_pass(), v.backward[0], visit);
+        } else {
+            Part::share(v.forward[0], v.forward[i]);
+            Part::share(v.backward[0], v.backward[i]);
+        }
+    }
 }
 
 template <typename Visit>
@@ -76,24 +119,15 @@ void visit_layers(const StepLayout& s, StepViews& v, const Visit& visit) {
     const std::size_t layers = s.spec.layers.size();
     v.x.resize(layers + 1);
     v.forward.resize(layers);
+    v.backward.resize(layers);
     for (std::size_t i = 0; i <= layers; ++i) {
         const int first = s.phases.forward[i == 0 ? 0 : i - 1];
         const int last = s.phases.backward[std::min(i, layers - 1)];
         visit(fmt::format("x.{}", i), s.dtype(), Shape{s.block_rows(), s.spec.hidden}, Category::kActivations, Lifetime{first, last},
               v.x[i]);
     }
-    if (s.settings.recompute) {
-        LayerViews again;
-        visit_layer(s, "forward.", s.forward_pass(), v.forward[0], visit);
-        visit_layer(s, "backward.", s.backward_pass(), again, visit);
-        v.forward.assign(layers, LayerViews(v.forward[0]));
-        v.backward.assign(layers, again);
-        return;
-    }
-    for (std::size_t i = 0; i < layers; ++i) {
-        visit_layer(s, fmt::format("layer.{}.", i), {s.phases.forward[i], s.phases.backward[i]}, v.forward[i], visit);
-    }
-    v.backward = v.forward;
+    visit_part<AttentionPart>(s, s.settings.recompute != Recompute::kNone, v, visit);
+    visit_part<MlpPart>(s, s.settings.recompute == Recompute::kLayer, v, visit);
 }
 
 template <typename Visit>

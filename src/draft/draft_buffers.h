@@ -4,7 +4,8 @@
 // f32 stands for the device's working dtype, but for rstd, log-sum-exp, delta and the loss rows, which are f32 everywhere.
 // Kept from a layer's forward to its backward: its input, the residual after attention, raw queries and keys, values, attention's output,
 // gate and up: N (2 C + 2 H D + 2 G D + 2 F) + 2 S G D floats. Made again in backward because that costs one pass over memory and no
-// product: normed inputs, rotated queries and keys, silu(gate) * up. With `recompute` only the layer's input is kept.
+// product: normed inputs, rotated queries and keys, silu(gate) * up. Recompute::kAttention drops what attention
+// keeps, kLayer all but the layer's input.
 #pragma once
 
 #include <vector>
@@ -36,7 +37,7 @@ struct StepViews {
     RopeTables rope;                            // (S + W, D/2)
     Tensor fc_out, fc_rstd, ctx;                // f32 (S, C), (S), (S, C)
     std::vector<Tensor> x;                      // f32 (N, C): L layer inputs, and the last layer's output
-    std::vector<LayerViews> forward, backward;  // by layer: the same memory, or (recompute) one set in each direction
+    std::vector<LayerViews> forward, backward;  // by layer: the same memory, or, of what is made again, one set in each direction
     BlockScratch scratch;
     Tensor k_context;           // f32 (S, G*D), forward's
     Tensor hidden, final_rstd;  // f32 (N, C), (N)

@@ -44,13 +44,13 @@ AnchorAttentionMask attention_mask(const BlockForwardParams& params) {
     return mask;
 }
 
-void block_forward(const Context& context, const BlockForwardParams& params) {
+void block_attention_forward(const Context& context, const BlockForwardParams& params) {
     const DraftSpec& spec = *params.spec;
     const DraftLayerWeights& weights = *params.weights;
     const BlockActivations& keep = params.keep;
     const BlockScratch& scratch = params.scratch;
-    const auto eps = static_cast<float>(spec.rms_norm_eps);
-    rms_norm_forward(context, {keep.x, weights.input_norm, eps, 0.0F, params.residual, scratch.h, keep.in_rstd});
+    rms_norm_forward(context,
+                     {keep.x, weights.input_norm, static_cast<float>(spec.rms_norm_eps), 0.0F, params.residual, scratch.h, keep.in_rstd});
     linear_forward(context, {scratch.h, weights.q_proj, keep.q_raw});
     linear_forward(context, {scratch.h, weights.k_proj, keep.k_raw});
     linear_forward(context, {scratch.h, weights.v_proj, keep.v});
@@ -67,6 +67,14 @@ void block_forward(const Context& context, const BlockForwardParams& params) {
     attention.out = as_heads(keep.attention, spec.heads);
     attention.lse = keep.lse;
     anchor_attention_forward(context, attention);
+}
+
+void block_forward(const Context& context, const BlockForwardParams& params) {
+    const DraftLayerWeights& weights = *params.weights;
+    const BlockActivations& keep = params.keep;
+    const BlockScratch& scratch = params.scratch;
+    const auto eps = static_cast<float>(params.spec->rms_norm_eps);
+    block_attention_forward(context, params);
     linear_forward(context, {keep.attention, weights.o_proj, keep.x_mid});
     rms_norm_forward(context, {keep.x_mid, weights.post_norm, eps, 0.0F, keep.x, scratch.h, keep.post_rstd});
     linear_forward(context, {scratch.h, weights.gate_proj, keep.gate});

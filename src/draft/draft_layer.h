@@ -72,6 +72,8 @@ struct BlockForwardParams {
     Tensor out;  // (N, C) =: W_down's product; undefined: not made (recomputation needs only what is kept)
 };
 void block_forward(const Context& context, const BlockForwardParams& params);
+// Its first part: up to attention's output.
+void block_attention_forward(const Context& context, const BlockForwardParams& params);
 
 AnchorAttentionMask attention_mask(const BlockForwardParams& params);
 

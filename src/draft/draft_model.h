@@ -22,6 +22,8 @@ namespace dflash {
 
 enum class LossKind { kCrossEntropy, kKl };
 enum class Weighting { kDecay, kDpace };
+// What backward makes again instead of keeping it: nothing; queries, keys, values and attention's output; or the whole layer from its input.
+enum class Recompute { kNone, kAttention, kLayer };
 
 struct DraftStepSettings {
     std::int64_t max_tokens = 0;     // S capacity
@@ -30,7 +32,7 @@ struct DraftStepSettings {
     LossKind loss = LossKind::kCrossEntropy;
     Weighting weighting = Weighting::kDecay;
     double dpace_alpha = 0.5;
-    bool recompute = false;  // keep only each layer's input; backward runs the layer's forward again
+    Recompute recompute = Recompute::kNone;
     Device device = {};
 };
 

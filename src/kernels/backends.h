@@ -64,7 +64,8 @@
     SIZE(std::size_t, rms_norm_backward_workspace_bytes, (std::int64_t))         \
     SIZE(std::size_t, head_norm_rope_backward_workspace_bytes, (std::int64_t))   \
     SIZE(std::size_t, gradient_scale_workspace_bytes, ())                        \
-    SIZE(std::size_t, delta_rule_workspace_bytes, (const DeltaRuleParams&))
+    SIZE(std::size_t, delta_rule_workspace_bytes, (const DeltaRuleParams&))      \
+    SIZE(std::size_t, causal_attention_workspace_bytes, (std::int64_t, std::int64_t, std::int64_t, std::int64_t))
 
 namespace dflash {
 

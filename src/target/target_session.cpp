@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 
+#include "kernels/causal_attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/rms_norm.h"
 #include "target/layers.h"
@@ -91,7 +92,9 @@ std::vector<LinearShape> target_session_linears(const TargetConfig& config, cons
 }
 
 std::size_t target_session_workspace_bytes(const TargetConfig& config, const TargetSessionSettings& settings) {
-    return layer_workspace_bytes(config, settings.device);
+    return std::max(
+        layer_workspace_bytes(config, settings.device),
+        causal_attention_workspace_bytes(settings.device, scratch_rows(settings), settings.max_tokens, config.heads, config.head_dim));
 }
 
 struct TargetSession::Impl {

@@ -28,6 +28,10 @@ struct Phases {
 void append(std::vector<BufferSpec>& list, const std::vector<BufferSpec>& more) { list.insert(list.end(), more.begin(), more.end()); }
 void append(std::vector<LinearShape>& list, const std::vector<LinearShape>& more) { list.insert(list.end(), more.begin(), more.end()); }
 
+Recompute recompute_of(const std::string& name) {
+    return name == "layer" ? Recompute::kLayer : name == "attention" ? Recompute::kAttention : Recompute::kNone;
+}
+
 void choose_settings(const TargetConfig& target, const DraftSpec& draft, const RunSettings& settings, RunPlan& run) {
     run.device = device_of_name(settings.device);
     run.live = settings.features.empty();
@@ -40,7 +44,7 @@ void choose_settings(const TargetConfig& target, const DraftSpec& draft, const R
                       .loss = settings.loss == "kl" ? LossKind::kKl : LossKind::kCrossEntropy,
                       .weighting = settings.weighting == "dpace" ? Weighting::kDpace : Weighting::kDecay,
                       .dpace_alpha = settings.dpace_alpha,
-                      .recompute = settings.recompute == "layer",
+                      .recompute = recompute_of(settings.recompute),
                       .device = run.device};
     const std::int64_t longest = std::min(settings.token_budget + settings.eval_new_tokens + draft.block_size, target.max_positions);
     run.generator = {.max_tokens = longest,
@@ -115,6 +119,8 @@ RunPlan make_run_plan(const TargetConfig& target, const DraftSpec& draft, const 
     run.plan = make_plan(std::move(phases.names), std::move(buffers));
     return run;
 }
+
+std::size_t reserved_bytes(Device device) { return device.type == DeviceType::kCuda ? std::size_t{600'000'000} : 0; }
 
 int peak_phase(const Plan& plan) {
     int peak = 0;

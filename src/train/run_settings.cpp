@@ -112,7 +112,7 @@ void check_settings(const RunSettings& s) {
     check_choice("loss", s.loss, {"ce", "kl"});
     check_choice("weighting", s.weighting, {"dpace", "decay"});
     check_choice("optimizer", s.optimizer, {"adamw", "muon"});
-    check_choice("recompute", s.recompute, {"none", "layer"});
+    check_choice("recompute", s.recompute, {"none", "attention", "layer"});
     check_choice("grad-dtype", s.grad_dtype, {"auto", "f32", "bf16"});
     check_choice("placement", s.placement, {"shared", "split"});
     check_choice("device", s.device, {"auto", "cpu", "cuda"});

@@ -78,7 +78,8 @@ void visit_settings(Settings& s, Visitor&& visit) {
     visit("warmup-ratio", kCurve, s.warmup_ratio, "share of the steps over which the rate rises; then a cosine to 0");
     visit("max-grad-norm", kCurve, s.max_grad_norm, "gradients of a larger norm are scaled down to it; 0 = never");
     visit("accumulate", kCurve, s.accumulate, "micro-batches of a step");
-    visit("recompute", kCurve, s.recompute, "none, or layer: a layer's activations are made again in backward, for less memory");
+    visit("recompute", kCurve, s.recompute,
+          "made again in backward, for less memory: none, attention (what attention keeps), or layer (all of a layer's activations)");
     visit("grad-dtype", kCurve, s.grad_dtype,
           "of gradients: f32, or bf16 on a GPU (half the memory); auto: bf16 where a step is one micro-batch");
     visit("eval-every", kFree, s.eval_every, "steps between evaluations; 0 = at the end only");

@@ -275,6 +275,16 @@ std::size_t available_bytes(Device device) {
     return device.type == DeviceType::kCuda ? cuda::free_memory_bytes(device) : host_memory_available_bytes();
 }
 
+// What the device holds beside the arena, once libraries and contexts are there.
+void log_memory(const RunPlan& plan) {
+    if (plan.device.type == DeviceType::kCpu) return;
+    const cuda::DeviceProperties properties = cuda::device_properties(plan.device);
+    const std::size_t taken = properties.memory_bytes - cuda::free_memory_bytes(plan.device);
+    log_info("[memory] {}: arena {} as planned; driver context, libraries and other programs {} (measured); {} of {} free", properties.name,
+             format_bytes(plan.plan.arena_bytes), format_bytes(taken - std::min(taken, plan.plan.arena_bytes)),
+             format_bytes(properties.memory_bytes - taken), format_bytes(properties.memory_bytes));
+}
+
 void log_start(const RunInputs& inputs, const RunPlan& plan) {
     for (const std::string& line : describe_settings(inputs.settings)) log_info("[config] {}", line);
     log_info("[draft] {}", describe_draft(inputs.draft));
@@ -303,6 +313,7 @@ TrainSummary run_training(const RunSettings& asked, const TrainHooks& hooks) {
         write_run_record(folder.config(), inputs);
     }
     Training training(inputs, plan, folder, hooks);
+    log_memory(plan);
     return training.run();
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "cli/running_program.h"
+#include "tensor/cuda_runtime.h"
 #include "train/train_fixture.h"
 
 namespace dflash {
@@ -133,11 +134,32 @@ TEST_F(TrainCommand, PlanIsWhatTrainAllocates) {
     EXPECT_NE(log.find("(" + std::to_string(plan.at("arena_bytes").get<std::int64_t>()) + " bytes)"), std::string::npos) << log;
     arguments[2] = target_ + "/config.json";  // no weights, no tokenizer
     EXPECT_EQ(json::parse(run_program(arguments).output).at("arena_bytes"), plan.at("arena_bytes"));
-    arguments.insert(arguments.end(), {"--memory", "1GiB"});
+    arguments.insert(arguments.end(), {"--device", "cpu", "--memory", "1GiB"});
     const json fits = json::parse(run_program(arguments).output);
+    EXPECT_EQ(fits.at("arena_bytes"), plan.at("arena_bytes"));
     EXPECT_EQ(fits.at("memory_bytes"), std::int64_t{1} << 30);
     EXPECT_TRUE(fits.at("fits"));
     EXPECT_GT(fits.at("largest_token_budget"), 320);
+}
+
+// For a card that this machine need not have, from a config.json alone.
+TEST_F(TrainCommand, PlanForAGpu) {
+    const std::vector<std::string> arguments = {"plan", "--target", target_ + "/config.json", "--memory", "24GB", "--json"};
+    const json plan = json::parse(run_program(arguments).output);
+    EXPECT_EQ(plan.at("device"), "cuda");
+    EXPECT_TRUE(plan.at("fits"));
+    EXPECT_GT(plan.at("reserved_bytes"), 0);
+    EXPECT_LT(plan.at("arena_bytes_with_recompute").at("layer"), plan.at("arena_bytes_with_recompute").at("attention"));
+    EXPECT_LT(plan.at("arena_bytes_with_recompute").at("attention"), plan.at("arena_bytes_with_recompute").at("none"));
+    EXPECT_EQ(plan.at("arena_bytes_with_recompute").at("none"), plan.at("arena_bytes"));
+
+    const std::string picture = folder_.file("plan.svg");
+    ASSERT_EQ(run_program({"plan", "--target", target_ + "/config.json", "--device", "cuda", "--svg", picture}).exit_code, 0);
+    const std::string svg = file_text(picture);
+    for (const char* part : {"<svg", "loss chunk", "moments", "backward 0, gradients", "</svg>"}) {
+        EXPECT_NE(svg.find(part), std::string::npos) << part;
+    }
+    EXPECT_TRUE(refused(run_program({"plan", "--target", target_ + "/config.json", "--svg", folder_.file("absent/plan.svg")}), {"absent"}));
 }
 
 TEST_F(TrainCommand, HelpHasAnExampleAndBadUsageEndsWithTwo) {
@@ -147,7 +169,9 @@ TEST_F(TrainCommand, HelpHasAnExampleAndBadUsageEndsWithTwo) {
         EXPECT_NE(help.output.find("Example:"), std::string::npos);
     }
     EXPECT_TRUE(refused(run_program({"train"}), {"--out"}));
-    EXPECT_TRUE(refused(run_program(train("cuda", 1, {"--device", "cuda"})), {"--device cuda"}));
+    if (cuda::device_count() == 0) {
+        EXPECT_TRUE(refused(run_program(train("cuda", 1, {"--device", "cuda"})), {"--device cuda"}));
+    }
     EXPECT_TRUE(refused(run_program(train("tight", 1, {"--memory", "2MB"})), {"2.0 MB"}));
     EXPECT_EQ(run_program({"train", "--no-such-flag"}).exit_code, 2);
     for (const char* out : {"cuda", "tight"}) EXPECT_FALSE(std::filesystem::exists(folder_.file(out)));

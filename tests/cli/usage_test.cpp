@@ -99,7 +99,7 @@ TEST(Usage, DecodingCommandsRefuseBadInput) {
         {"max-new-tokens text", {"generate", "--target", kTarget, "--prompt", "x", "--max-new-tokens", "many"}, {"--max-new-tokens"}},
         {"thinking", {"generate", "--target", kTarget, "--chat", "x", "--thinking", "perhaps"}, {"--thinking"}},
         {"template", {"generate", "--target", kTarget, "--chat", "x", "--template", "other"}, {"--template", "other"}},
-        {"device", {"generate", "--target", kTarget, "--prompt", "x", "--device", "cuda"}, {"cuda"}},
+        {"device", {"generate", "--target", kTarget, "--prompt", "x", "--device", "gpu"}, {"--device", "gpu"}},
         {"eval without drafter", {"eval", "--target", kTarget, "--prompts", good}, {"--draft"}},
         {"eval absent drafter", {"eval", "--target", kTarget, "--draft", absent, "--prompts", good}, {absent}},
         {"target as drafter", {"eval", "--target", kTarget, "--draft", kTarget, "--prompts", good}, {}},

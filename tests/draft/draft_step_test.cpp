@@ -23,7 +23,7 @@ struct Scenario {
     std::int64_t shift = 0;
     LossKind loss = LossKind::kCrossEntropy;
     Weighting weighting = Weighting::kDecay;
-    bool recompute = false;
+    Recompute recompute = Recompute::kNone;
     std::int64_t anchors = 9;  // fewer than eligible; 40: dead blocks
 };
 
@@ -39,12 +39,13 @@ std::vector<Scenario> scenarios() {
         {"full_causal", {causal_full, causal_full}, 4},
         {"window_of_one_block", {sliding(4), kFull}, 4},
         {"shift_one", {kFull, sliding(6)}, 4, 1},
-        {"dead_blocks", {kFull, sliding(6)}, 4, 0, ce, Weighting::kDecay, false, 40},
+        {"dead_blocks", {kFull, sliding(6)}, 4, 0, ce, Weighting::kDecay, Recompute::kNone, 40},
         {"kl", {kFull, sliding(6)}, 4, 0, kl},
         {"kl_shift_one", {sliding(6), kFull}, 4, 1, kl},
         {"dpace", {kFull, sliding(6)}, 4, 0, ce, Weighting::kDpace},
         {"dpace_kl", {kFull}, 6, 0, kl, Weighting::kDpace},
-        {"recompute", {sliding(6), kFull, sliding(9)}, 4, 0, ce, Weighting::kDpace, true},
+        {"recompute", {sliding(6), kFull, sliding(9)}, 4, 0, ce, Weighting::kDpace, Recompute::kLayer},
+        {"recompute_attention", {sliding(6), kFull, sliding(9)}, 4, 0, ce, Weighting::kDpace, Recompute::kAttention},
         {"block_of_two", {kFull}, 2},
     };
 }
@@ -194,7 +195,7 @@ TEST(DraftStep, AnyLossChunkGivesTheSame) {
     const PackedBatch batch = ragged_batch();
     for (const auto& [loss, weighting] :
          {std::pair{LossKind::kCrossEntropy, Weighting::kDpace}, std::pair{LossKind::kKl, Weighting::kDecay}}) {
-        Scenario scenario{"chunks", {kFull, sliding(6)}, 4, 0, loss, weighting, false, 30};
+        Scenario scenario{"chunks", {kFull, sliding(6)}, 4, 0, loss, weighting, Recompute::kNone, 30};
         const ToyFeatures features = toy_features(spec_of(scenario), batch.tokens());
         const Outcome whole = run_once(scenario, batch, features.view(), 1000);
         for (const std::int64_t chunk : {1, 7, 32, 100}) {
@@ -209,8 +210,10 @@ TEST(DraftStep, RecomputationGivesTheSameBits) {
     Scenario scenario{"recompute", {kFull, sliding(6), kFull}};
     const ToyFeatures features = toy_features(spec_of(scenario), batch.tokens());
     const Outcome kept = run_once(scenario, batch, features.view(), 7);
-    scenario.recompute = true;
-    EXPECT_EQ(run_once(scenario, batch, features.view(), 7).gradients, kept.gradients);
+    for (const Recompute recompute : {Recompute::kAttention, Recompute::kLayer}) {
+        scenario.recompute = recompute;
+        EXPECT_EQ(run_once(scenario, batch, features.view(), 7).gradients, kept.gradients);
+    }
 }
 
 TEST(DraftStep, SameInputSameBits) {

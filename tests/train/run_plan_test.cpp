@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/rng.h"
 #include "support/errors.h"
@@ -143,7 +144,7 @@ TEST(RunPlan, RandomConfigsBindWithoutAMissingBuffer) {
         settings.loss_chunk = draw(1, 100);
         settings.accumulate = draw(1, 2);
         settings.loss = draw(0, 1) == 0 ? "ce" : "kl";
-        settings.recompute = draw(0, 1) == 0 ? "none" : "layer";
+        settings.recompute = std::array{"none", "attention", "layer"}[static_cast<std::size_t>(draw(0, 2))];
         if (draw(0, 1) == 0) settings.val_data = "held-out";
         const RunPlan run = make_run_plan(target, draft, settings);
         const Arena arena(Device{}, run.plan);

@@ -211,12 +211,14 @@ TEST_F(TrainRun, RecomputationChangesNoBit) {
     kept.steps = 3;
     kept.save_every = 0;
     run_training(kept, {});
-    RunSettings again = kept;
-    again.out = folder_.file("again");
-    again.recompute = "layer";
-    run_training(again, {});
-    EXPECT_EQ(curve_of(again.out), curve_of(kept.out));
-    EXPECT_EQ(last_state(again.out, 3), last_state(kept.out, 3));
+    for (const char* recompute : {"attention", "layer"}) {
+        RunSettings again = kept;
+        again.out = folder_.file(recompute);
+        again.recompute = recompute;
+        run_training(again, {});
+        EXPECT_EQ(curve_of(again.out), curve_of(kept.out));
+        EXPECT_EQ(last_state(again.out, 3), last_state(kept.out, 3));
+    }
 }
 
 // Features from a folder instead of the target: only embedding, head and final norm are loaded, and the run is the same.

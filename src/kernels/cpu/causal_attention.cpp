@@ -157,6 +157,8 @@ namespace dflash::cpu {
 
 HWY_EXPORT(attend_rows);
 
+std::size_t causal_attention_workspace_bytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t) { return 0; }
+
 void causal_attention_forward(const Context&, const CausalAttentionParams& p) {
     const AttentionJob job{p.q.f32(),   p.k.f32(),    p.v.f32(),    p.key_begin.i32(), p.key_end.i32(),
                            p.out.f32(), p.q.shape[1], p.k.shape[1], p.q.shape[2],      p.scale};

@@ -24,4 +24,11 @@ std::size_t delta_rule_workspace_bytes(const DeltaRuleParams& shapes) {
            (kDeltaSegmentChunks * kDeltaPreparedBytes + 2 * static_cast<std::size_t>(shapes.key_dim * shapes.value_dim) * sizeof(float));
 }
 
+// Results of the splits in f32, with a sum of exponentials each.
+std::size_t causal_attention_workspace_bytes(std::int64_t rows, std::int64_t key_rows, std::int64_t heads, std::int64_t head_dim) {
+    const std::int64_t splits = attention_splits(1, key_rows);
+    if (splits == 1) return 0;
+    return static_cast<std::size_t>(splits * std::min(rows, kAttentionSplitRows) * heads * (head_dim + 1)) * sizeof(float);
+}
+
 }  // namespace dflash::cuda

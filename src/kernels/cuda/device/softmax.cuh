@@ -37,7 +37,8 @@ struct OnlineSoftmax {
             for (int n = 0; n < kN; ++n) top = fmaxf(top, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
             top = fmaxf(quad_max(top), largest[half]);
             const float base = top == -__builtin_huge_valf() ? 0.0F : top * scale2;  // a row that saw nothing yet
-            rescale[half] = exp2_fast(largest[half] * scale2 - base);
+            // exactly 1 without a new maximum: a tile that shows a row nothing leaves its sums as they are
+            rescale[half] = largest[half] == top ? 1.0F : exp2_fast((largest[half] - top) * scale2);
             largest[half] = top;
             float total = sum[half] * rescale[half];
 #pragma unroll
