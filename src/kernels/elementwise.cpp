@@ -28,8 +28,8 @@ void add(const Context& context, const Tensor& x, const Tensor& y) {
 }
 
 void axpby(const Context& context, float alpha, const Tensor& x, float beta, const Tensor& y) {
-    check_vector(context, "axpby", "x", x, DType::kF32, x.elements());
-    check_vector(context, "axpby", "y", y, DType::kF32, x.elements());
+    check_vector(context, "axpby", "x", x, x.dtype, x.elements());
+    check_vector(context, "axpby", "y", y, x.dtype, x.elements());
     if (x.elements() > 0) on_device(context.device(), cpu::axpby, cuda::axpby)(context, alpha, x, beta, y);
 }
 

@@ -71,33 +71,42 @@ TEST(SwigluRef, GradientIsTheDerivative) {
     EXPECT_TRUE(testing::gradient_matches(d_up, up, loss));
 }
 
-TEST(SwigluRange, LargeGatesNeitherOverflowNorHideNan) {
-    const Context context;
+class SwigluRange : public testing::DeviceTest {};
+
+TEST_P(SwigluRange, LargeGatesNeitherOverflowNorHideNan) {
     const HostBuffer gate = random_f32({1, 6}, 1);
     const float values[] = {-1e4F, -200.0F, 0.0F, 200.0F, 1e4F, std::numeric_limits<float>::quiet_NaN()};
     std::copy(std::begin(values), std::end(values), gate.tensor().f32());
     const HostBuffer ones = random_f32({1, 6}, 1, 0.0, 1.0);
     const HostBuffer y = poisoned_f32({1, 6});
-    swiglu_forward(context, {gate, ones, y});
+    swiglu_forward(context(), {in(gate), in(ones), out(y)});
+    finish();
     const float* p = y.tensor().f32();
     const std::vector<double> expected = {0.0, 0.0, 0.0, 200.0, 1e4};
-    EXPECT_TRUE(close(std::span<const float>(p, 5), std::span<const double>(expected), testing::kOpF32));
+    EXPECT_TRUE(close(std::span<const float>(p, 5), std::span<const double>(expected), tolerance(testing::kOpF32)));
     EXPECT_TRUE(std::isnan(p[5]));
 }
 
-TEST(SigmoidGate, InterleavedGatesMatchTheReference) {
-    const Context context;
-    const std::int64_t rows = 5, heads = 3, head_dim = 24;
+DFLASH_ON_EACH_DEVICE(SwigluRange);
+
+class SigmoidGate : public testing::DeviceCases<std::int64_t> {};
+
+TEST_P(SigmoidGate, InterleavedGatesMatchTheReference) {
+    const std::int64_t rows = 5, heads = 3, head_dim = c_;
     const HostBuffer both = random_f32({rows, heads, 2 * head_dim}, 1, 2.0);
     const HostBuffer y = random_f32({rows, heads, head_dim}, 2);
+    Tensor gate = in(both);
+    const Tensor y_in = in_out(y);
     std::vector<double> ref = to_double(y);
     const std::vector<double> both64 = to_double(both);
     ref::sigmoid_gate_forward(both64.data() + head_dim, heads * 2 * head_dim, 2 * head_dim, ref.data(), rows, heads, head_dim);
-    Tensor gate = both;
-    gate.data = both.tensor().f32() + head_dim;
-    sigmoid_gate_forward(context, {gate, heads * 2 * head_dim, 2 * head_dim, y});
-    EXPECT_TRUE(close(y, ref, testing::kOpF32));
+    gate.data = static_cast<char*>(gate.data) + static_cast<std::size_t>(head_dim) * dtype_bytes(gate.dtype);
+    sigmoid_gate_forward(context(), {gate, heads * 2 * head_dim, 2 * head_dim, y_in});
+    finish();
+    EXPECT_TRUE(close(y, ref, tolerance(testing::kOpF32)));
 }
+
+DFLASH_CASES_ON_EACH_DEVICE(HeadDims, SigmoidGate, ::testing::Values(1, 7, 24, 256));
 
 }  // namespace
 }  // namespace dflash

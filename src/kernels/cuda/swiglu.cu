@@ -53,13 +53,18 @@ __global__ void swiglu_backward_kernel(const Bf16* d_y, const Bf16* gate, const 
     }
 }
 
+template <int kWidth>
 __global__ void sigmoid_gate_kernel(const Bf16* gate, std::int64_t row_stride, std::int64_t head_stride, Bf16* y, std::int64_t heads,
                                     std::int64_t head_dim, std::int64_t n) {
-    const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
-    for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += stride) {
+    const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads * kWidth;
+    for (std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth; i < n; i += stride) {
         const std::int64_t head = i / head_dim;
-        const float g = __bfloat162float(gate[head / heads * row_stride + head % heads * head_stride + i % head_dim]);
-        y[i] = __float2bfloat16_rn(__bfloat162float(y[i]) * sigmoid(g));
+        float g[kWidth], v[kWidth];
+        load<kWidth>(gate + head / heads * row_stride + head % heads * head_stride + i % head_dim, g);
+        load<kWidth>(y + i, v);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) v[j] *= sigmoid(g[j]);
+        store<kWidth>(y + i, v);
     }
 }
 
@@ -90,8 +95,13 @@ void swiglu_backward(const Context& context, const SwigluBackwardParams& p) {
 void sigmoid_gate_forward(const Context& context, const SigmoidGateParams& p) {
     check_bf16("sigmoid_gate_forward", {&p.gate, &p.y});
     const std::int64_t n = p.y.elements();
-    sigmoid_gate_kernel<<<blocks_for(n, kThreads), kThreads, 0, stream_of(context)>>>(bf16(p.gate), p.gate_row_stride, p.gate_head_stride,
-                                                                                      bf16(p.y), p.y.shape[1], p.y.shape[2], n);
+    const std::int64_t heads = p.y.shape[1], head_dim = p.y.shape[2];
+    const bool vectors = in_vectors(head_dim, {&p.gate, &p.y}) && p.gate_row_stride % kVector == 0 && p.gate_head_stride % kVector == 0;
+    with_width(vectors, [&](auto width) {
+        constexpr int kWidth = decltype(width)::value;
+        sigmoid_gate_kernel<kWidth><<<blocks_for(n, kThreads * kWidth), kThreads, 0, stream_of(context)>>>(
+            bf16(p.gate), p.gate_row_stride, p.gate_head_stride, bf16(p.y), heads, head_dim, n);
+    });
     DFLASH_LAUNCH_CHECK("sigmoid_gate_forward");
 }
 
