@@ -9,10 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "base/bf16.h"
 #include "data/packed_batch.h"
 #include "target/target_model.h"
 #include "target/target_session.h"
 #include "tensor/arena.h"
+#include "tensor/cuda_runtime.h"
 #include "tensor/plan.h"
 
 namespace dflash::testing {
@@ -36,26 +38,53 @@ inline PackedBatch packed_batch(const std::vector<Ids>& documents) {
 }
 
 // Every byte 0xff: NaN in f32, -1 in i32. Nothing may rely on fresh memory being zero.
-inline std::unique_ptr<Arena> poisoned_arena(const std::vector<BufferSpec>& buffers) {
-    auto arena = std::make_unique<Arena>(Device{}, make_plan({"all"}, buffers));
-    for (const BufferSpec& buffer : buffers) std::memset(arena->tensor(buffer.name).data, 0xff, buffer.bytes());
+inline std::unique_ptr<Arena> poisoned_arena(const std::vector<BufferSpec>& buffers, Device device = {}) {
+    auto arena = std::make_unique<Arena>(device, make_plan({"all"}, buffers));
+    const Context context(device);
+    for (const BufferSpec& buffer : buffers) {
+        void* memory = arena->tensor(buffer.name).data;
+        if (device.type == DeviceType::kCpu) {
+            std::memset(memory, 0xff, buffer.bytes());
+        } else {
+            cuda::fill(context.stream(), memory, 0xff, buffer.bytes());
+        }
+    }
+    context.synchronize();
     return arena;
 }
 
+// A tensor's elements as floats, wherever it lives; f32 or bf16.
+inline std::vector<float> values_of(const Context& context, const Tensor& tensor) {
+    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+    if (tensor.dtype == DType::kF32) {
+        context.download(tensor, values.data());
+        return values;
+    }
+    std::vector<std::uint16_t> bits(values.size());
+    context.download(tensor, bits.data());
+    std::transform(bits.begin(), bits.end(), values.begin(), bf16_to_float);
+    return values;
+}
+
 struct LoadedTarget {
-    LoadedTarget(const std::string& folder, const std::optional<TargetForwardSettings>& forward,
-                 const std::optional<TargetSessionSettings>& decode)
-        : config(read_target_config(folder)) {
-        std::vector<BufferSpec> buffers = target_weight_buffers(config, TargetPart::kAll, Device{}, {0, 0});
+    // The settings' device is replaced by `device`.
+    LoadedTarget(const std::string& folder, std::optional<TargetForwardSettings> forward, std::optional<TargetSessionSettings> decode,
+                 Device device = {})
+        : config(read_target_config(folder)), context(device) {
+        if (forward) forward->device = device;
+        if (decode) decode->device = device;
+        std::vector<BufferSpec> buffers = target_weight_buffers(config, TargetPart::kAll, device, {0, 0});
         const auto append = [&](const std::vector<BufferSpec>& more) { buffers.insert(buffers.end(), more.begin(), more.end()); };
         if (forward) append(target_forward_buffers(config, *forward, {0, 0}, {0, 0}, {0, 0}));
         if (decode) append(target_session_buffers(config, *decode, {0, 0}, {0, 0}));
-        arena = poisoned_arena(buffers);
+        arena = poisoned_arena(buffers, device);
         weights = bind_target_weights(config, TargetPart::kAll, *arena);
         load_target_weights(folder, config, TargetPart::kAll, weights);
         if (forward) model = std::make_unique<TargetModel>(config, weights, *forward, *arena);
         if (decode) session = std::make_unique<TargetSession>(config, weights, *decode, *arena);
     }
+    std::vector<float> values(const Tensor& tensor) const { return values_of(context, tensor); }
+
     TargetConfig config;
     std::unique_ptr<Arena> arena;
     TargetWeights weights;
@@ -64,14 +93,16 @@ struct LoadedTarget {
     std::unique_ptr<TargetSession> session;
 };
 
-// Columns of one tap as a tensor of their own.
-inline std::vector<float> tap_of(const Tensor& taps, std::int64_t index, std::int64_t hidden) {
+// Columns of one tap by themselves, of taps with `columns` columns.
+inline std::vector<float> tap_of(const std::vector<float>& taps, std::int64_t columns, std::int64_t index, std::int64_t hidden) {
     std::vector<float> values;
-    for (std::int64_t row = 0; row < taps.rows(); ++row) {
-        const float* begin = taps.f32() + row * taps.row_elements() + index * hidden;
-        values.insert(values.end(), begin, begin + hidden);
+    for (auto row = taps.begin(); row != taps.end(); row += columns) {
+        values.insert(values.end(), row + index * hidden, row + (index + 1) * hidden);
     }
     return values;
+}
+inline std::vector<float> tap_of(const Tensor& taps, std::int64_t index, std::int64_t hidden) {
+    return tap_of(values_of(Context(), taps), taps.row_elements(), index, hidden);
 }
 
 inline std::int32_t argmax(const float* row, std::int64_t n) { return static_cast<std::int32_t>(std::max_element(row, row + n) - row); }

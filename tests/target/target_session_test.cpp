@@ -9,6 +9,7 @@
 
 #include "io/json.h"
 #include "support/close.h"
+#include "support/device_case.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
 #include "target/loaded_target.h"
@@ -28,35 +29,41 @@ Ids random_ids(std::int64_t n, std::int64_t vocabulary, std::uint64_t seed) {
     return ids;
 }
 
-std::vector<float> copy_of(const Tensor& tensor) { return {tensor.f32(), tensor.f32() + tensor.elements()}; }
+struct BundledTarget {
+    const char* folder;
+    const char* name;
+};
+const auto kBundled = ::testing::Values(BundledTarget{"tiny-qwen3", "Qwen3"}, BundledTarget{"tiny-qwen3.5", "Hybrid"});
 
-std::int32_t best(const LoadedTarget& target, std::int64_t row) {
-    const Tensor logits = target.session->logits();
-    return argmax(logits.f32() + row * logits.shape[1], logits.shape[1]);
-}
+class Greedy : public DeviceCases<BundledTarget> {
+protected:
+    std::int32_t best(const LoadedTarget& target, std::int64_t row) const {
+        const std::vector<float> logits = target.values(target.session->logits().slice_rows(row, 1));
+        return testing::argmax(logits.data(), std::ssize(logits));
+    }
+};
 
-class Greedy : public ::testing::TestWithParam<std::string> {};
-
+// Every next id, given the golden ones before it. In bf16 near-ties may fall otherwise.
 TEST_P(Greedy, IdsEqualTheGolden) {
-    const std::string folder = kFixtures + "/" + GetParam();
-    LoadedTarget target(folder, {}, TargetSessionSettings{256, 128, 4, {}});
-    const Json golden = read_json_file(kFixtures + "/golden/greedy.json")[GetParam()];
+    const std::string folder = kFixtures + "/" + c_.folder;
+    LoadedTarget target(folder, {}, TargetSessionSettings{256, 128, 4, {}}, device());
+    const Json golden = read_json_file(kFixtures + "/golden/greedy.json")[c_.folder];
     ASSERT_GT(golden.size(), 0U);
+    std::int64_t ids = 0, equal = 0;
     for (const Json& entry : golden) {
         const Ids expected = entry["greedy_ids"].get<Ids>();
         target.session->prefill(target.context, entry["prompt_ids"].get<Ids>());
-        Ids got = {best(target, 0)};
-        while (got.size() < expected.size()) {
-            target.session->step(target.context, std::vector{got.back()});
+        for (const std::int32_t id : expected) {
+            ++ids;
+            equal += best(target, 0) == id ? 1 : 0;
+            target.session->step(target.context, std::vector{id});
             target.session->commit(target.context, 1);
-            got.push_back(best(target, 0));
         }
-        EXPECT_EQ(got, expected);
     }
+    EXPECT_GE(equal, device().type == DeviceType::kCpu ? ids : (ids * 9 + 9) / 10) << "of " << ids;
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, Greedy, ::testing::Values("tiny-qwen3", "tiny-qwen3.5"),
-                         [](const auto& test) { return test.param == "tiny-qwen3" ? "Qwen3" : "Hybrid"; });
+DFLASH_CASES_ON_EACH_DEVICE(Targets, Greedy, kBundled);
 
 // What a session holds after `length` committed tokens, and the logits and taps that led there.
 struct Trace {
@@ -68,15 +75,15 @@ void record_kept(const LoadedTarget& target, Trace& trace) {
     trace.kept.clear();
     for (std::int64_t layer = 0; layer < target.config.layers; ++layer) {
         if (target.config.layer_kinds[static_cast<std::size_t>(layer)] != TargetLayerKind::kLinearAttention) continue;
-        trace.kept.push_back(copy_of(target.session->recurrent_state(layer)));
-        trace.kept.push_back(copy_of(target.session->conv_history(layer)));
+        trace.kept.push_back(target.values(target.session->recurrent_state(layer)));
+        trace.kept.push_back(target.values(target.session->conv_history(layer)));
     }
 }
 
 void record_rows(const LoadedTarget& target, std::int64_t rows, Trace& trace) {
     for (std::int64_t row = 0; row < rows; ++row) {
-        trace.logits.push_back(copy_of(target.session->logits().slice_rows(row, 1)));
-        trace.taps.push_back(copy_of(target.session->taps().slice_rows(row, 1)));
+        trace.logits.push_back(target.values(target.session->logits().slice_rows(row, 1)));
+        trace.taps.push_back(target.values(target.session->taps().slice_rows(row, 1)));
     }
 }
 
@@ -112,10 +119,17 @@ Trace decode_in_blocks(LoadedTarget& target, const Ids& prompt, const Ids& text,
     return trace;
 }
 
-class Session : public ::testing::TestWithParam<toy::Kind> {
+struct Family {
+    toy::Kind kind;
+    const char* name;
+};
+class Session : public DeviceCases<Family> {
 protected:
-    Session() : toy(make_toy_target(GetParam())) { save_toy_target(toy, folder.path()); }
-    LoadedTarget load(const TargetSessionSettings& settings) const { return LoadedTarget(folder.path(), {}, settings); }
+    Session() : toy(make_toy_target(c_.kind)) { save_toy_target(toy, folder.path()); }
+    LoadedTarget load(const TargetSessionSettings& settings) const { return LoadedTarget(folder.path(), {}, settings, device()); }
+    ::testing::AssertionResult agrees(const std::vector<float>& got, const std::vector<double>& expected) const {
+        return close(std::span<const float>(got), std::span<const double>(expected), tolerance(kModelF32));
+    }
     TemporaryFolder folder;
     ToyTarget toy;
     const Ids prompt = random_ids(70, 97, 1);
@@ -164,10 +178,10 @@ TEST_P(Session, MatchesTheDoubleReferenceInPromptAndSteps) {
     const auto expected = toy::Reference(toy).run(all);
     for (std::size_t i = 0; i < text.size(); ++i) {
         const std::size_t token = prompt.size() + i;
-        EXPECT_TRUE(close(std::span<const float>(trace.logits[i]), std::span<const double>(expected.back()[token]), kModelF32)) << i;
+        EXPECT_TRUE(agrees(trace.logits[i], expected.back()[token])) << i;
         std::vector<double> taps = expected[1][token];
         taps.insert(taps.end(), expected[3][token].begin(), expected[3][token].end());
-        EXPECT_TRUE(close(std::span<const float>(trace.taps[i]), std::span<const double>(taps), kModelF32)) << i;
+        EXPECT_TRUE(agrees(trace.taps[i], taps)) << i;
     }
     target.session->prefill(target.context, prompt);
     EXPECT_EQ(target.session->length(), std::ssize(prompt));
@@ -178,8 +192,8 @@ TEST_P(Session, MatchesTheDoubleReferenceInPromptAndSteps) {
         taps.insert(taps.end(), expected[1][token].begin(), expected[1][token].end());
         taps.insert(taps.end(), expected[3][token].begin(), expected[3][token].end());
     }
-    EXPECT_TRUE(close(target.session->taps(), taps, kModelF32));
-    EXPECT_TRUE(close(target.session->logits(), expected.back()[prompt.size() - 1], kModelF32));
+    EXPECT_TRUE(agrees(target.values(target.session->taps()), taps));
+    EXPECT_TRUE(agrees(target.values(target.session->logits()), expected.back()[prompt.size() - 1]));
 }
 
 // Prompts around and beyond the chunk, down to one token.
@@ -191,7 +205,7 @@ TEST_P(Session, PromptsOfAnyLength) {
             const Ids ids = random_ids(n, 97, static_cast<std::uint64_t>(n));
             target.session->prefill(target.context, ids);
             const auto expected = toy::Reference(toy).run(ids);
-            EXPECT_TRUE(close(target.session->logits(), expected.back().back(), kModelF32)) << n << " tokens in chunks of " << chunk;
+            EXPECT_TRUE(agrees(target.values(target.session->logits()), expected.back().back())) << n << " tokens in chunks of " << chunk;
         }
     }
 }
@@ -214,10 +228,9 @@ TEST_P(Session, FillsItsCachesToTheLastRow) {
     EXPECT_THROW(target.session->step(target.context, std::vector<std::int32_t>{1}), Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Session, ::testing::Values(toy::Kind::kQwen3, toy::Kind::kHybrid, toy::Kind::kLlama3),
-                         [](const auto& test) {
-                             return test.param == toy::Kind::kQwen3 ? "Qwen3" : test.param == toy::Kind::kHybrid ? "Hybrid" : "Llama3";
-                         });
+DFLASH_CASES_ON_EACH_DEVICE(Families, Session,
+                            ::testing::Values(Family{toy::Kind::kQwen3, "Qwen3"}, Family{toy::Kind::kHybrid, "Hybrid"},
+                                              Family{toy::Kind::kLlama3, "Llama3"}));
 
 TEST(SessionArguments, RefusesWhatDoesNotFit) {
     const TemporaryFolder folder;
@@ -237,11 +250,11 @@ TEST(SessionArguments, RefusesWhatDoesNotFit) {
 }
 
 // The bundled targets at their real sizes: verify tiles of 8 and 16 against plain decoding.
-class SessionOfBundled : public ::testing::TestWithParam<std::string> {};
+class SessionOfBundled : public DeviceCases<BundledTarget> {};
 
 TEST_P(SessionOfBundled, BlocksEqualPlainDecoding) {
     for (const std::int64_t rows : {8, 16}) {
-        LoadedTarget target(kFixtures + "/" + GetParam(), {}, TargetSessionSettings{256, 128, rows, {1, 3}});
+        LoadedTarget target(kFixtures + "/" + c_.folder, {}, TargetSessionSettings{256, 128, rows, {1, 3}}, device());
         const Ids prompt = random_ids(50, 4000, 5), text = random_ids(33, 4000, 6);
         const Trace plain = decode_one_by_one(target, prompt, text);
         for (const std::int64_t right : {std::int64_t{1}, std::int64_t{3}, rows}) {
@@ -253,8 +266,7 @@ TEST_P(SessionOfBundled, BlocksEqualPlainDecoding) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, SessionOfBundled, ::testing::Values("tiny-qwen3", "tiny-qwen3.5"),
-                         [](const auto& test) { return test.param == "tiny-qwen3" ? "Qwen3" : "Hybrid"; });
+DFLASH_CASES_ON_EACH_DEVICE(Targets, SessionOfBundled, kBundled);
 
 }  // namespace
 }  // namespace dflash

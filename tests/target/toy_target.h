@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bf16.h"
 #include "base/rng.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
@@ -65,15 +66,16 @@ inline Json base_config(Kind kind) {
         c["partial_rotary_factor"] = 0.5;
         c["linear_num_key_heads"] = 2;
         c["linear_num_value_heads"] = 6;
-        c["linear_key_head_dim"] = 12;
-        c["linear_value_head_dim"] = 20;
+        c["linear_key_head_dim"] = 16;
+        c["linear_value_head_dim"] = 24;
         c["linear_conv_kernel_dim"] = 4;
         c["layer_types"] = {"linear_attention", "full_attention", "linear_attention", "linear_attention", "full_attention"};
     }
     return c;
 }
 
-// Draws of a kind that leaves no part of the model trivial: norms away from one, decays from short to long.
+// Draws of a kind that leaves no part of the model trivial: norms away from one, decays from short to long. All are bf16 values, so that every
+// device holds the same weights.
 class Filler {
 public:
     explicit Filler(std::uint64_t seed) : rng_(seed, 5) {}
@@ -81,7 +83,7 @@ public:
         std::int64_t n = 1;
         for (const std::int64_t d : shape) n *= d;
         ToyTensor tensor{std::move(shape), std::vector<float>(static_cast<std::size_t>(n))};
-        for (float& v : tensor.values) v = static_cast<float>(mean + scale * rng_.next_normal());
+        for (float& v : tensor.values) v = bf16_to_float(float_to_bf16(static_cast<float>(mean + scale * rng_.next_normal())));
         return tensor;
     }
     ToyTensor matrix(std::int64_t out, std::int64_t in) { return normal({out, in}, 1.0 / std::sqrt(static_cast<double>(in))); }
