@@ -20,6 +20,7 @@
 #include "io/atomic_file.h"
 #include "target/features_folder.h"
 #include "target/features_writer.h"
+#include "tensor/device_choice.h"
 
 namespace dflash::cli {
 namespace {
@@ -32,7 +33,7 @@ struct FeaturesArguments {
     std::string template_name = "auto";
     std::string thinking = "off";
     std::string system;
-    std::string dtype = "f32";
+    std::string device = "auto", dtype = "f32";
     std::int64_t max_length = 0;
 };
 
@@ -136,6 +137,7 @@ int run_folder(const FeaturesArguments& arguments) {
 int run_features(FeaturesArguments arguments) {
     FeaturesOutput& output = arguments.output;
     FeatureRequest& request = output.request;
+    output.device = choose_device(arguments.device);
     output.dtype = arguments.dtype == "bf16" ? DType::kBF16 : DType::kF32;
     const TargetConfig target = read_target_config(output.target);
     const bool is_file = output.out.ends_with(".safetensors");
@@ -177,6 +179,9 @@ void add_features_command(CLI::App& app, Run& run) {
     command->add_option("--system", arguments->system, "system text for rows that have none");
     command->add_option("--max-length", arguments->max_length, "tokens a row may have; longer ones are cut (0: no limit)")
         ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    command->add_option("--device", arguments->device, "auto (a GPU where there is one: its states are bf16), cpu or cuda")
+        ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
         ->capture_default_str();
     command->footer(
         "Example:\n  dflash features --target fixtures/tiny-qwen3.5 --data fixtures/data/chat_heldout.jsonl --layers 0,3,7 --final "
