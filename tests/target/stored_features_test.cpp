@@ -159,7 +159,9 @@ TEST_P(StoredFeaturesTest, TheFileHoldsWhatTheTargetComputes) {
             const std::vector<float> stored = floats(fmt::format("{}.hidden.{}", id, std::array{0, 1, 8}[static_cast<std::size_t>(tap)]));
             const std::vector<float> computed = tap_of(taps, features.taps.row_elements(), tap, hidden);
             EXPECT_TRUE(agree(stored, computed));
-            if (device().type == DeviceType::kCpu) EXPECT_EQ(stored, computed);
+            if (device().type == DeviceType::kCpu) {
+                EXPECT_EQ(stored, computed);
+            }
         }
         EXPECT_TRUE(agree(floats(id + ".final"), target.values(features.final_state)));
         const SafetensorsEntry* stored_ids = file.find(id + ".input_ids");
