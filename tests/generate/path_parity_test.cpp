@@ -4,11 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <span>
 #include <string>
 
 #include "generate/tiny_decoder.h"
+#include "kernels/elementwise.h"
 #include "kernels/linear.h"
+#include "support/device_case.h"
 #include "target/target_model.h"
 #include "tensor/buffer.h"
 
@@ -17,15 +21,19 @@ namespace {
 
 using testing::golden_texts;
 using testing::packed_batch;
+using testing::set_values;
 using testing::tiny_draft_spec;
 using testing::tiny_folder;
 using testing::TinyDecoder;
+using testing::values_of;
 using Tokens = std::vector<std::int32_t>;
 
 constexpr std::int64_t kNewTokens = 80;
 constexpr std::int64_t kMaxTokens = 160;
-// The two best logits may change places when they are closer than this: the paths sum in different orders.
+// The two best logits may change places when they are closer than this: the paths sum in different orders. In bf16: this many times the noise of a
+// whole model, four of its standard deviations; a token that has nothing to do with the best one is about twenty times further off.
 constexpr float kTieGap = 1e-3F;
+constexpr double kNoise = 4;
 
 enum class Layers { kFull, kSliding, kSlidingNoncausal, kMixed };
 
@@ -48,18 +56,22 @@ DraftSpec spec_of(const ParityCase& c) {
     return spec;
 }
 
-DraftStepSettings step_settings() { return {.max_tokens = kMaxTokens, .max_anchors = kNewTokens, .loss_chunk = 256}; }
+DraftStepSettings step_settings(Device device) {
+    return {.max_tokens = kMaxTokens, .max_anchors = kNewTokens, .loss_chunk = 256, .device = device};
+}
 
-TargetForwardSettings forward_settings(const DraftSpec& spec) { return {.max_tokens = kMaxTokens, .taps = spec.taps, .want_final = false}; }
+TargetForwardSettings forward_settings(const DraftSpec& spec, Device device) {
+    return {.max_tokens = kMaxTokens, .taps = spec.taps, .want_final = false, .device = device};
+}
 
-std::vector<BufferSpec> training_buffers(const TargetConfig& target, const DraftSpec& spec) {
+std::vector<BufferSpec> training_buffers(const TargetConfig& target, const DraftSpec& spec, Device device) {
     const Lifetime always;
     const std::vector<int> no_phases(spec.layers.size(), 0);
     DraftPhases phases;
     phases.forward = phases.backward = no_phases;
-    std::vector<BufferSpec> buffers = target_forward_buffers(target, forward_settings(spec), always, always, always);
+    std::vector<BufferSpec> buffers = target_forward_buffers(target, forward_settings(spec, device), always, always, always);
     const auto add = [&](const std::vector<BufferSpec>& part) { buffers.insert(buffers.end(), part.begin(), part.end()); };
-    add(draft_step_buffers(spec, step_settings(), phases));
+    add(draft_step_buffers(spec, step_settings(device), phases));
     add(draft_tensor_buffers(spec, "draft.gradient", Category::kGradients, always));
     return buffers;
 }
@@ -67,12 +79,12 @@ std::vector<BufferSpec> training_buffers(const TargetConfig& target, const Draft
 // Decoding and training of one drafter in one arena.
 class ParityFixture {
 public:
-    explicit ParityFixture(const ParityCase& c)
+    ParityFixture(const ParityCase& c, Device device)
         : spec_(spec_of(c)),
-          tiny_(c.target, spec_, {.max_tokens = kMaxTokens, .max_prompt = 128},
-                training_buffers(read_target_config(tiny_folder(c.target)), spec_)),
-          features_model_(tiny_.target, tiny_.weights, forward_settings(spec_), *tiny_.arena),
-          step_(spec_, step_settings(), *tiny_.arena),
+          tiny_(c.target, spec_, {.max_tokens = kMaxTokens, .max_prompt = 128, .device = device},
+                training_buffers(read_target_config(tiny_folder(c.target)), spec_, device)),
+          features_model_(tiny_.target, tiny_.weights, forward_settings(spec_, device), *tiny_.arena),
+          step_(spec_, step_settings(device), *tiny_.arena),
           generator_(tiny_.make_generator()) {}
 
     const DraftSpec& spec() const { return spec_; }
@@ -94,13 +106,13 @@ public:
     }
 
     // Logits (anchors * W, V) of the training forward over the text.
-    HostBuffer training_logits(const Tokens& text, const std::vector<std::int32_t>& rows) {
+    std::vector<float> training_logits(const Tokens& text, const std::vector<std::int32_t>& rows) {
         place(text, rows);
         const TargetFeatures features = features_model_.forward(tiny_.context, batch_);
         const Tensor hidden = step_.forward(tiny_.context, *tiny_.draft, batch_, features, anchors_);
-        HostBuffer logits(DType::kF32, {hidden.rows(), spec_.vocabulary});
+        const DeviceBuffer logits(tiny_.context.device(), DType::kF32, {hidden.rows(), spec_.vocabulary});
         linear_forward(tiny_.context, {hidden, tiny_.draft->head, logits});
-        return logits;
+        return values_of(tiny_.context, logits);
     }
 
     // Descends along the sign of the gradient on this text's own tokens, enough that drafts are often right.
@@ -111,7 +123,7 @@ public:
         const DraftTensors gradients = bind_draft_tensors(spec_, "draft.gradient", *tiny_.arena);
         const TargetFeatures features = features_model_.forward(tiny_.context, batch_);
         for (int i = 0; i < steps; ++i) {
-            for (const NamedTensor& g : named_tensors(gradients)) std::fill_n(g.tensor.f32(), g.tensor.elements(), 0.0F);
+            for (const NamedTensor& g : named_tensors(gradients)) fill_zero(tiny_.context, g.tensor);
             step_.forward(tiny_.context, *tiny_.draft, batch_, features, anchors_);
             step_.loss(tiny_.context, *tiny_.draft, features, anchors_, {}, true);
             step_.backward(tiny_.context, *tiny_.draft, features, anchors_, gradients);
@@ -129,9 +141,10 @@ private:
         const std::vector<NamedTensor> weights = named_tensors(tiny_.draft->weights);
         const std::vector<NamedTensor> slopes = named_tensors(gradients);
         for (std::size_t t = 0; t < weights.size(); ++t) {
-            float* w = weights[t].tensor.f32();
-            const float* g = slopes[t].tensor.f32();
-            for (std::int64_t i = 0; i < weights[t].tensor.elements(); ++i) w[i] -= g[i] > 0 ? rate : g[i] < 0 ? -rate : 0;
+            std::vector<float> w = values_of(tiny_.context, weights[t].tensor);
+            const std::vector<float> g = values_of(tiny_.context, slopes[t].tensor);
+            for (std::size_t i = 0; i < w.size(); ++i) w[i] -= g[i] > 0 ? rate : g[i] < 0 ? -rate : 0;
+            set_values(tiny_.context, w, weights[t].tensor);
         }
     }
 
@@ -144,28 +157,21 @@ private:
     AnchorSet anchors_;
 };
 
-struct Best {
-    std::int32_t token = 0;
-    float gap = 0;  // to the second best
-};
-Best best_of(const float* row, std::int64_t count) {
-    Best best;
-    for (std::int64_t v = 1; v < count; ++v) {
-        if (row[v] > row[best.token]) best.token = static_cast<std::int32_t>(v);
-    }
-    float second = -std::numeric_limits<float>::infinity();
-    for (std::int64_t v = 0; v < count; ++v) {
-        if (v != best.token) second = std::max(second, row[v]);
-    }
-    best.gap = row[best.token] - second;
-    return best;
+std::int32_t best_of(std::span<const float> row) {
+    return static_cast<std::int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+double root_mean_square(std::span<const float> row) {
+    double squares = 0;
+    for (const float v : row) squares += static_cast<double>(v) * static_cast<double>(v);
+    return std::sqrt(squares / static_cast<double>(row.size()));
 }
 
-class PathParity : public ::testing::TestWithParam<ParityCase> {};
+class PathParity : public testing::DeviceCases<ParityCase> {};
 
 TEST_P(PathParity, DraftsOfDecodingEqualThoseOfTheTrainingForward) {
-    const ParityCase& c = GetParam();
-    ParityFixture fixture(c);
+    const ParityCase& c = c_;
+    const bool exact = device().type == DeviceType::kCpu;
+    ParityFixture fixture(c, device());
     const Tokens prompt = golden_texts(c.target)[1].prompt;
     std::vector<ParityFixture::Step> steps;
     GenerateResult result = fixture.decode(prompt, steps);
@@ -186,7 +192,7 @@ TEST_P(PathParity, DraftsOfDecodingEqualThoseOfTheTrainingForward) {
         ASSERT_EQ(step.anchor, text[static_cast<std::size_t>(step.position)]);
         rows.push_back(step.position);
     }
-    const HostBuffer logits = fixture.training_logits(text, rows);
+    const std::vector<float> logits = fixture.training_logits(text, rows);
     const std::int64_t vocabulary = fixture.spec().vocabulary;
     std::int64_t compared = 0;
     std::int64_t ties = 0;
@@ -194,16 +200,17 @@ TEST_P(PathParity, DraftsOfDecodingEqualThoseOfTheTrainingForward) {
         for (std::size_t i = 0; i < steps[s].drafts.size(); ++i) {
             const std::int64_t slot = fixture.spec().first_weighted_slot() + static_cast<std::int64_t>(i);
             const std::int64_t row = static_cast<std::int64_t>(s) * fixture.spec().block_size + slot;
-            const Best best = best_of(logits.tensor().f32() + row * vocabulary, vocabulary);
-            if (best.gap < kTieGap) {
-                ++ties;
-                continue;
-            }
+            const std::span<const float> row_logits(logits.data() + row * vocabulary, static_cast<std::size_t>(vocabulary));
+            const std::int32_t best = best_of(row_logits), draft = steps[s].drafts[i];
+            const double gap = exact ? kTieGap : kNoise * tolerance(testing::kModelF32).relative_rms * root_mean_square(row_logits);
             ++compared;
-            ASSERT_EQ(steps[s].drafts[i], best.token) << "step " << s << " at position " << steps[s].position << ", slot " << slot;
+            if (draft == best) continue;
+            ++ties;
+            ASSERT_LT(row_logits[static_cast<std::size_t>(best)] - row_logits[static_cast<std::size_t>(draft)], gap)
+                << draft << " against " << best << " in step " << s << " at position " << steps[s].position << ", slot " << slot;
         }
     }
-    EXPECT_GT(compared, 20 * ties) << "too many ties to tell";
+    EXPECT_GT(compared, (exact ? 20 : 3) * ties) << "too many ties to tell";
 }
 
 constexpr ParityCase kCases[] = {
@@ -217,8 +224,7 @@ constexpr ParityCase kCases[] = {
     {"HybridMixedTrained", "tiny-qwen3.5", 8, 0, Layers::kMixed, true},
     {"HybridShiftedTrained", "tiny-qwen3.5", 8, 1, Layers::kMixed, true},
 };
-INSTANTIATE_TEST_SUITE_P(Cases, PathParity, ::testing::ValuesIn(kCases),
-                         [](const ::testing::TestParamInfo<ParityCase>& test) { return std::string(test.param.name); });
+DFLASH_CASES_ON_EACH_DEVICE(Cases, PathParity, ::testing::ValuesIn(kCases));
 
 }  // namespace
 }  // namespace dflash

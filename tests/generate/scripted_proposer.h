@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -19,27 +18,28 @@ public:
     // is_right(step, draft): whether that draft, from 0, equals the known text; positions beyond the text are always wrong.
     using Rule = std::function<bool(std::int64_t step, std::int64_t draft)>;
 
-    ScriptedProposer(const DraftSpec& spec, std::vector<std::int32_t> text, Rule is_right)
+    ScriptedProposer(const DraftSpec& spec, std::vector<std::int32_t> text, Rule is_right, Device device = {})
         : spec_(spec),
           text_(std::move(text)),
           is_right_(std::move(is_right)),
-          logits_(DType::kF32, {spec.block_size - spec.first_weighted_slot(), spec.vocabulary}) {}
+          logits_(device, DType::kF32, {spec.block_size - spec.first_weighted_slot(), spec.vocabulary}) {}
 
     void reset() override { length_ = step_ = 0; }
     void append_context(const Context&, const Tensor& taps) override {
         EXPECT_EQ(taps.row_elements(), static_cast<std::int64_t>(spec_.taps.size()) * spec_.hidden);
         length_ += taps.rows();
     }
-    Tensor propose(const Context&, std::int32_t anchor) override {
+    Tensor propose(const Context& context, std::int32_t anchor) override {
         EXPECT_EQ(anchor, text_[static_cast<std::size_t>(length_)]) << "at position " << length_;
         const Tensor& logits = logits_;
-        std::memset(logits.data, 0, logits.bytes());
+        std::vector<float> values(static_cast<std::size_t>(logits.elements()), 0.0F);
         for (std::int64_t i = 0; i < max_drafts(); ++i) {
             const auto position = static_cast<std::size_t>(length_ + 1 + i);
             std::int32_t token = position < text_.size() ? text_[position] : 0;
             if (!is_right_(step_, i)) token = static_cast<std::int32_t>((token + 1) % spec_.vocabulary);
-            logits.f32()[i * spec_.vocabulary + token] = 1;
+            values[static_cast<std::size_t>(i * spec_.vocabulary + token)] = 1;
         }
+        context.upload(values.data(), logits);
         ++step_;
         return logits;
     }
@@ -52,7 +52,7 @@ private:
     DraftSpec spec_;
     std::vector<std::int32_t> text_;
     Rule is_right_;
-    HostBuffer logits_;
+    DeviceBuffer logits_;
     std::int64_t length_ = 0;
     std::int64_t step_ = 0;
 };

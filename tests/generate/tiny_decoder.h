@@ -14,10 +14,9 @@
 #include "model/target_weights.h"
 #include "target/loaded_target.h"
 #include "tensor/arena.h"
+#include "tensor/working_dtype.h"
 
 namespace dflash::testing {
-
-inline const std::vector<const char*> kTinyTargets = {"tiny-qwen3", "tiny-qwen3.5"};
 
 inline std::string tiny_folder(const std::string& name) { return std::string(DFLASH_FIXTURES) + "/" + name; }
 
@@ -34,42 +33,42 @@ inline DraftSpec tiny_draft_spec(const TargetConfig& target, std::int64_t block_
 }
 
 // Far from the usual small start, so that each token and position matters for what is drafted.
-inline void randomise_draft(const DraftTensors& weights, std::uint64_t seed) {
+inline void randomise_draft(const Context& context, const DraftTensors& weights, std::uint64_t seed) {
     initialise_draft({weights, {}}, seed);
     Philox rng(seed, 99);
     for (const NamedTensor& named : named_tensors(weights)) {
         const bool is_norm = named.tensor.shape.rank() == 1;
-        float* p = named.tensor.f32();
-        for (std::int64_t i = 0; i < named.tensor.elements(); ++i) {
-            p[i] = is_norm ? static_cast<float>(1 + 0.2 * rng.next_normal()) : 3 * p[i];
-        }
+        std::vector<float> values = values_of(context, named.tensor);
+        for (float& value : values) value = is_norm ? static_cast<float>(1 + 0.2 * rng.next_normal()) : 3 * value;
+        set_values(context, values, named.tensor);
     }
 }
 
 struct TinyDecoder {
     TinyDecoder(const std::string& name, const std::optional<DraftSpec>& spec, const GeneratorSettings& generator_settings,
                 std::vector<BufferSpec> more_buffers = {}, std::uint64_t seed = 1)
-        : settings(generator_settings) {
+        : settings(generator_settings), context(generator_settings.device) {
         target = read_target_config(tiny_folder(name));
         if (spec) {
             draft.emplace();
             draft->spec = *spec;
         }
         const Lifetime always;
+        const DType working = working_dtype(settings.device);
         const DraftSpec* draft_spec = draft ? &draft->spec : nullptr;
         std::vector<BufferSpec> buffers = std::move(more_buffers);
         const auto add = [&](const std::vector<BufferSpec>& part) { buffers.insert(buffers.end(), part.begin(), part.end()); };
-        add(target_weight_buffers(target, TargetPart::kAll, Device{}, always));
+        add(target_weight_buffers(target, TargetPart::kAll, settings.device, always));
         add(generator_buffers(target, draft_spec, settings, always, always));
-        if (draft) add(draft_tensor_buffers(draft->spec, "draft.weight", Category::kWeights, always));
-        arena = poisoned_arena(buffers);
+        if (draft) add(draft_tensor_buffers(draft->spec, "draft.weight", Category::kWeights, always, working, working));
+        arena = poisoned_arena(buffers, settings.device);
         weights = bind_target_weights(target, TargetPart::kAll, *arena);
         load_target_weights(tiny_folder(name), target, TargetPart::kAll, weights);
         if (!draft) return;
         draft->weights = bind_draft_tensors(draft->spec, "draft.weight", *arena);
         draft->embedding = weights.embedding;
         draft->head = weights.head;
-        randomise_draft(draft->weights, seed);
+        randomise_draft(context, draft->weights, seed);
     }
 
     std::unique_ptr<Generator> make_generator() const {

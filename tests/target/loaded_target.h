@@ -65,6 +65,13 @@ inline std::vector<float> values_of(const Context& context, const Tensor& tensor
     std::transform(bits.begin(), bits.end(), values.begin(), bf16_to_float);
     return values;
 }
+// The way back.
+inline void set_values(const Context& context, const std::vector<float>& values, const Tensor& tensor) {
+    if (tensor.dtype == DType::kF32) return context.upload(values.data(), tensor);
+    std::vector<std::uint16_t> bits(values.size());
+    std::transform(values.begin(), values.end(), bits.begin(), float_to_bf16);
+    context.upload(bits.data(), tensor);
+}
 
 struct LoadedTarget {
     // The settings' device is replaced by `device`.
