@@ -5,13 +5,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "data/chat.h"
 #include "draft/provenance.h"
 #include "io/json.h"
+#include "io/line_file.h"
 #include "tensor/device_choice.h"
 
 namespace dflash::cli {
@@ -81,8 +81,7 @@ ChatTemplate resolve_chat_template(const DecodingFlags& flags) {
 
 std::vector<Prompt> read_prompts(const std::string& path, std::int64_t limit, const ChatTemplate& chat_template,
                                  const Tokenizer& tokenizer) {
-    std::ifstream file(path);
-    if (!file) throw_bad_input("{} cannot be read: give a JSONL file of prompts", path);
+    std::ifstream file = open_line_file(path, "prompts");
     std::vector<Prompt> prompts;
     std::string line;
     for (std::int64_t number = 1; std::getline(file, line); ++number) {

@@ -352,6 +352,7 @@ std::string value_text(const std::string& key, const Report& value) {
 }  // namespace
 
 Report inspect_path(const std::string& path) {
+    if (path.empty()) throw_bad_input("inspect: the path is empty: give a checkpoint, a data set, a run or a file of tensors");
     if (!path_exists(path)) throw_bad_input("{}: no such file or folder", path);
     return is_folder(path) ? inspect_folder(path) : inspect_file(path);
 }

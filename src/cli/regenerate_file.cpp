@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "data/row_error.h"
 #include "io/atomic_file.h"
+#include "io/line_file.h"
 
 namespace dflash::cli {
 namespace {
@@ -143,8 +144,7 @@ void ResumableOutput::finish() {
 }
 
 void for_each_line(const std::string& path, const std::function<void(const std::string&, const std::string&)>& visit) {
-    std::ifstream file(path);
-    if (!file) throw_bad_input("{} cannot be read", path);
+    std::ifstream file = open_line_file(path, "chats");
     std::string line;
     for (std::int64_t number = 1; std::getline(file, line); ++number) {
         if (line.find_first_not_of(" \t\r") == std::string::npos) continue;

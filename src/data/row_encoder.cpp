@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "data/row_error.h"
 #include "io/json.h"
+#include "io/line_file.h"
 
 namespace dflash {
 
@@ -88,8 +89,7 @@ PrepareReport RowEncoder::run(const Sink& sink) {
 }
 
 void RowEncoder::run_file(const std::string& path, const Sink& sink) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file || std::filesystem::is_directory(path)) throw_bad_input("{}: cannot be read", path);
+    std::ifstream file = open_line_file(path, "chats");
     Progress progress(path, std::filesystem::file_size(path));
     std::vector<Line> lines;
     std::size_t bytes_waiting = 0;

@@ -2,9 +2,12 @@
 // Drafter folders: reading either layout, writing either layout.
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <set>
 
+#include "base/bf16.h"
 #include "base/error.h"
 #include "draft/draft_config.h"
 #include "draft/draft_export.h"
@@ -125,6 +128,54 @@ void load_draft(const std::string& folder, const DraftSpec& spec, const DraftMas
     for (const auto& [entry, master] : found) loader.load(*entry, folder, master.weight, master.remainder);
     loader.finish();
     files.drop_pages();
+}
+
+namespace {
+
+constexpr std::int64_t kComparedRows = 64;
+
+std::vector<std::uint16_t> as_bf16(const Tensor& values) {
+    std::vector<std::uint16_t> bits(static_cast<std::size_t>(values.elements()));
+    if (values.dtype == DType::kBF16) {
+        std::memcpy(bits.data(), values.data, values.bytes());
+    } else {
+        std::transform(values.f32(), values.f32() + values.elements(), bits.begin(), float_to_bf16);
+    }
+    return bits;
+}
+
+// One row of an entry, whatever its dtype.
+SafetensorsEntry row_of(const SafetensorsEntry& entry, std::int64_t row) {
+    SafetensorsEntry part = entry;
+    part.shape = {1, entry.shape[1]};
+    part.bytes = entry.bytes / static_cast<std::size_t>(entry.shape[0]);
+    part.data = entry.data + static_cast<std::size_t>(row) * part.bytes;
+    return part;
+}
+
+void check_copy(const SafetensorsFolder& files, const std::string& name, const Tensor& original, HostReader& reader) {
+    const SafetensorsEntry* entry = files.find(name);
+    const std::int64_t rows = original.rows();
+    const HostBuffer copied(DType::kF32, {1, original.row_elements()});
+    for (std::int64_t i = 0; entry != nullptr && i < std::min(rows, kComparedRows); ++i) {
+        const std::int64_t row = i * rows / std::min(rows, kComparedRows);
+        copy_entry_to_f32(row_of(*entry, row), files.folder(), copied);
+        const std::vector<std::uint16_t> copy = as_bf16(copied);
+        reader.read(original.slice_rows(row, 1), [&](const Tensor& part) {
+            if (as_bf16(part) == copy) return;
+            throw_bad_input("{}: {} differs from the target's (row {}): a drafter with an embedding or head of its own is not built",
+                            files.folder(), name, row);
+        });
+    }
+}
+
+}  // namespace
+
+void check_draft_copies(const std::string& folder, const DraftSpec& spec, const Tensor& embedding, const Tensor& head, HostReader& reader) {
+    if (!spec.owns_embedding && !spec.owns_head) return;
+    const SafetensorsFolder files(folder);
+    if (spec.owns_embedding) check_copy(files, kEmbedding, embedding, reader);
+    if (spec.owns_head) check_copy(files, kHead, head, reader);
 }
 
 void save_draft(const std::string& folder, const DraftSpec& spec, const TargetConfig& target, const DraftTensors& weights,

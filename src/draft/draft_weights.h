@@ -64,6 +64,10 @@ void initialise_draft(const DraftMasters& masters, std::uint64_t seed);
 void load_draft(const std::string& folder, const DraftSpec& spec, const DraftMasters& masters);
 
 struct DraftProvenance;  // draft/provenance.h
+// A drafter's file may carry copies of the target's embedding and head (speculators layout); the target's own serve in their place, so they
+// must be the same: rows all over them are compared as bf16. Error(kBadInput) where they differ.
+void check_draft_copies(const std::string& folder, const DraftSpec& spec, const Tensor& embedding, const Tensor& head, HostReader& reader);
+
 enum class SavedAs { kBf16, kF32 };
 // Writes config.json, model.safetensors and training.json into `folder` (made; each file atomic). f32 takes weights that are f32.
 void save_draft(const std::string& folder, const DraftSpec& spec, const TargetConfig& target, const DraftTensors& weights,

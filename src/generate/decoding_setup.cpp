@@ -81,6 +81,8 @@ void DecodingSetup::load(const DecodingOptions& options) {
         initialise_draft({draft_->weights, {}}, *options.untrained_seed);
     } else {
         load_draft(options.draft, draft_->spec, {draft_->weights, {}});
+        HostReader reader(context_.stream());
+        check_draft_copies(options.draft, draft_->spec, draft_->embedding, draft_->head, reader);
     }
 }
 

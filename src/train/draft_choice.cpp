@@ -16,9 +16,9 @@ void refuse_difference(const RunSettings& settings, const char* key, const Json&
                     asked.dump(), settings.init_from, has.dump());
 }
 
-DraftSpec continued_spec(const RunSettings& settings, const TargetConfig& target) {
-    DraftSpec spec = read_draft_spec(settings.init_from);
-    check_draft_matches_target(spec, target, settings.init_from);
+DraftSpec continued_spec(const RunSettings& settings, const std::string& folder, const TargetConfig& target) {
+    DraftSpec spec = read_draft_spec(folder);
+    check_draft_matches_target(spec, target, folder);
     std::int64_t window = 0;
     for (const DraftLayerSpec& layer : spec.layers) window = std::max(window, layer.window);
     refuse_difference(settings, "block-size", settings.block_size, spec.block_size);
@@ -27,8 +27,7 @@ DraftSpec continued_spec(const RunSettings& settings, const TargetConfig& target
     refuse_difference(settings, "mask-token-id", settings.mask_token_id, spec.mask_token);
     refuse_difference(settings, "sliding-window", settings.sliding_window, window);
     if (!spec.draft_to_target.empty()) {
-        throw_bad_input("{}: the drafter has a reduced vocabulary, and training one is not built; use a full-vocabulary drafter",
-                        settings.init_from);
+        throw_bad_input("{}: the drafter has a reduced vocabulary, and training one is not built; use a full-vocabulary drafter", folder);
     }
     // Copies of the target's embedding and head are frozen: the target's own serve.
     spec.owns_embedding = false;
@@ -39,7 +38,8 @@ DraftSpec continued_spec(const RunSettings& settings, const TargetConfig& target
 }  // namespace
 
 DraftSpec choose_draft_spec(const RunSettings& settings, const TargetConfig& target, std::int32_t tokenizer_mask) {
-    if (!settings.init_from.empty()) return continued_spec(settings, target);
+    if (!settings.resumed_draft.empty()) return continued_spec(settings, settings.resumed_draft, target);
+    if (!settings.init_from.empty()) return continued_spec(settings, settings.init_from, target);
     DraftGeometryFlags flags;
     flags.block_size = settings.block_size;
     flags.draft_layers = settings.draft_layers;

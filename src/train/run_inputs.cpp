@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "data/chat.h"
 #include "generate/decoding_setup.h"
+#include "io/line_file.h"
 #include "io/tokenizer.h"
 #include "kernels/context.h"
 #include "model/target_weights.h"
@@ -77,8 +77,7 @@ std::vector<std::int32_t> prompt_of(const DocumentView& document) {
 
 std::vector<std::vector<std::int32_t>> prompts_of_file(const RunInputs& inputs) {
     const std::string& path = inputs.settings.eval_prompts;
-    std::ifstream file(path);
-    if (!file) throw_bad_input("--eval-prompts: {} cannot be read", path);
+    std::ifstream file = open_line_file(path, "prompts (--eval-prompts)");
     const Tokenizer tokenizer(inputs.settings.target + "/tokenizer.json");
     std::vector<std::vector<std::int32_t>> prompts;
     std::string line;
@@ -126,8 +125,8 @@ void check_run_paths(const RunSettings& settings) {
                                     {"features", settings.features},
                                     {"val-data", settings.val_data},
                                     {"eval-prompts", settings.eval_prompts},
-                                    {"init-from", settings.init_from},
-                                    {"draft-config", settings.draft_config}}) {
+                                    {"init-from", settings.resumed_draft.empty() ? settings.init_from : ""},
+                                    {"draft-config", settings.resumed_draft.empty() ? settings.draft_config : ""}}) {
         if (!path.empty() && !std::filesystem::exists(path)) throw_bad_input("--{}: {} does not exist", key, path);
     }
     for (const char* key : {"template", "thinking", "system", "max-length"}) {
@@ -156,7 +155,8 @@ RunInputs read_run_configs(const RunSettings& settings) {
     inputs.target = read_target_config(settings.target);
     inputs.draft = choose_draft_spec(settings, inputs.target, tokenizer_mask_token(settings.target));
     inputs.target_fingerprint = target_fingerprint(settings.target);
-    if (!settings.init_from.empty()) check_draft_provenance(settings.init_from, settings.target, /*allow=*/false);
+    if (!settings.init_from.empty() && settings.resumed_draft.empty())
+        check_draft_provenance(settings.init_from, settings.target, /*allow=*/false);
     resolve_automatic(inputs.settings);
     return inputs;
 }
@@ -179,7 +179,7 @@ void open_run_data(RunInputs& inputs) {
                             settings.val_data);
         }
     }
-    if (!settings.init_from.empty()) check_same_template(settings.init_from, inputs.chat_template);
+    if (!settings.init_from.empty() && settings.resumed_draft.empty()) check_same_template(settings.init_from, inputs.chat_template);
     if (!stored) inputs.prompts = evaluation_prompts(inputs);
 }
 

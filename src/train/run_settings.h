@@ -38,6 +38,8 @@ struct RunSettings {
     std::string memory;
     bool resume = false;
 
+    std::string
+        resumed_draft;  // on --resume, a drafter that the run has saved: its config stands for that of --init-from or --draft-config
     std::set<std::string> given;  // keys that the user wrote, as against defaults; not part of the config
     bool is_given(const std::string& key) const { return given.count(key) != 0; }
 };

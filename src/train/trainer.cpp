@@ -168,7 +168,11 @@ void Training::restore() {
     } else {
         optimizer_->zero_moments(context_);
         initialise_draft(masters_, static_cast<std::uint64_t>(settings_.seed));
-        if (!settings_.init_from.empty()) load_draft(settings_.init_from, read_draft_spec(settings_.init_from), masters_);
+        if (!settings_.init_from.empty()) {
+            const DraftSpec spec = read_draft_spec(settings_.init_from);
+            load_draft(settings_.init_from, spec, masters_);
+            check_draft_copies(settings_.init_from, spec, model_.embedding, model_.head, reader_);
+        }
         if (settings_.resume) log_info("[checkpoint] no complete checkpoint yet: starting at step 0");
     }
     first_step_ = step_;
@@ -266,6 +270,10 @@ RunSettings effective_settings(const RunSettings& asked) {
     if (!asked.resume && there)
         throw_bad_input("--out {} holds a run already: continue it with --resume, or choose another folder", asked.out);
     RunSettings settings = asked.resume ? resume_settings(read_recorded_settings(config), asked) : asked;
+    // A drafter that the run started from, or was made after, is no longer needed once the run has saved its own.
+    const bool made_after_a_file = !settings.init_from.empty() || !settings.draft_config.empty();
+    const std::string saved_draft = asked.out + "/draft";
+    if (asked.resume && made_after_a_file && std::filesystem::exists(saved_draft)) settings.resumed_draft = saved_draft;
     check_settings(settings);
     check_run_paths(settings);
     return settings;

@@ -2,6 +2,8 @@
 // The program itself: killed while it saves, stopped by a signal, out of disk; and `plan` against what `train` takes.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -120,6 +122,33 @@ TEST_F(TrainCommand, AFullDiskEndsWithOneAndKeepsTheOldCheckpoint) {
     EXPECT_EQ(resumed.exit_code, 1) << resumed.errors;
     EXPECT_TRUE(std::filesystem::exists(folder_.file("long/checkpoints/step-3/optimizer.safetensors")));
     EXPECT_EQ(run_program(resume("long")).exit_code, 0);
+}
+
+// Root may write everywhere, so the program then runs as somebody else.
+TEST_F(TrainCommand, AReadOnlyFolderKeepsTheOldCheckpoint) {
+    constexpr uid_t kNobody = 65534;
+    const bool is_root = ::geteuid() == 0;
+    ASSERT_EQ(run_program(train("run", 2)).exit_code, 0);
+    std::filesystem::remove_all(folder_.file("run/checkpoints/step-2"));
+    if (is_root) {
+        ASSERT_EQ(::chmod(folder_.path().c_str(), 0755), 0);
+        for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.file("run"))) {
+            ASSERT_EQ(::chown(entry.path().c_str(), kNobody, kNobody), 0);
+        }
+        ASSERT_EQ(::chown(folder_.file("run").c_str(), kNobody, kNobody), 0);
+    }
+    const std::string checkpoints = folder_.file("run/checkpoints");
+    ASSERT_EQ(::chmod(checkpoints.c_str(), 0555), 0);
+    const auto as_somebody = [is_root] {
+        if (is_root && (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0)) ::_exit(125);
+    };
+    const ProgramResult resumed = Program(resume("run"), "", as_somebody).wait();
+    ::chmod(checkpoints.c_str(), 0755);
+    EXPECT_EQ(resumed.exit_code, 1) << resumed.errors;
+    EXPECT_NE(resumed.errors.find("cannot save step 2"), std::string::npos) << resumed.errors;
+    EXPECT_NE(resumed.errors.find("Permission denied"), std::string::npos) << resumed.errors;
+    EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step-1/optimizer.safetensors"));
+    EXPECT_EQ(run_program(resume("run")).exit_code, 0);
 }
 
 TEST_F(TrainCommand, PlanIsWhatTrainAllocates) {

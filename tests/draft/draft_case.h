@@ -118,7 +118,8 @@ public:
           settings_(settings),
           embedding_(random_f32({spec.vocabulary, spec.hidden}, seed)),
           head_(random_f32({spec.vocabulary, spec.hidden}, seed + 1, 0.5)),
-          target_head_(random_f32({spec.vocabulary, spec.hidden}, seed + 2, 0.5)) {
+          target_head_(random_f32({spec.vocabulary, spec.hidden}, seed + 2, 0.5)),
+          workspace_(DType::kU8, {static_cast<std::int64_t>(draft_step_workspace_bytes(spec, settings))}) {
         std::vector<std::string> names;
         const DraftPhases phases = toy_phases(spec, names);
         std::vector<BufferSpec> buffers = draft_step_buffers(spec, settings, phases);
@@ -133,16 +134,20 @@ public:
         gradients_ = bind_draft_tensors(spec, "gradients", *arena_);
         initialise(seed);
         step_ = std::make_unique<DraftStep>(spec, settings, *arena_);
+        context_.bind_workspace(workspace_);
     }
 
     // Everything a step leaves behind becomes NaN, and gradients zero.
-    void poison() {
+    void poison() { fill(0xff); }
+    // The same with any byte, the scratch of ops included.
+    void fill(unsigned char byte) {
+        std::memset(workspace_.tensor().data, byte, workspace_.tensor().bytes());
         for (const PlacedBuffer& buffer : plan_.buffers) {
             const std::string& name = buffer.spec.name;
             const Tensor tensor = arena_->tensor(name);
             if (name.rfind("gradients.", 0) == 0) std::memset(tensor.data, 0, tensor.bytes());
             if (name.rfind("draft.step.", 0) == 0 && name.find("rope_") == std::string::npos)
-                std::memset(tensor.data, 0xff, tensor.bytes());
+                std::memset(tensor.data, byte, tensor.bytes());
         }
     }
 
@@ -188,7 +193,7 @@ private:
     DraftSpec spec_;
     DraftStepSettings settings_;
     Context context_;
-    HostBuffer embedding_, head_, target_head_;
+    HostBuffer embedding_, head_, target_head_, workspace_;
     Plan plan_;
     std::unique_ptr<Arena> arena_;
     DraftModel model_;

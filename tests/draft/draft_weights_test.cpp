@@ -16,6 +16,7 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "support/close.h"
+#include "support/errors.h"
 
 namespace dflash::testing {
 namespace {
@@ -166,6 +167,11 @@ TEST_F(DraftFolder, SpeculatorsLayoutCarriesCopiesAndLoads) {
     initialise_draft({weights_, {}}, 9);
     load_draft(folder_, read, {weights_, {}});
     EXPECT_EQ(gradient_values(weights_), before);
+
+    EXPECT_NO_THROW(check_draft_copies(folder_, read, embedding, head, reader));
+    EXPECT_TRUE(
+        refuses([&] { check_draft_copies(folder_, read, head, head, reader); }, {"embed_tokens.weight", "differs from the target's"}));
+    EXPECT_TRUE(refuses([&] { check_draft_copies(folder_, read, embedding, embedding, reader); }, {"lm_head.weight"}));
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/rng.h"
+#include "kernels/cpu/anchor_attention.h"
 #include "kernels/ref/anchor_attention.h"
 #include "support/close.h"
 #include "support/data.h"
@@ -241,6 +243,53 @@ TEST(AnchorAttentionRandom, TwoHundredDrawsMatchTheDenseReference) {
         Problem problem(c, static_cast<std::uint64_t>(i) * 10 + 1);
         expect_matches_reference(problem);
         if (::testing::Test::HasFailure()) return;
+    }
+}
+
+// The tiles that a group of rows visits hold every key that one of its rows sees, once, and no key that none sees; and only those that hide
+// a key from a row are checked pair by pair.
+TEST(AnchorAttentionTiles, AreTheVisiblePairsAndNoMore) {
+    Philox rng(8, 1);
+    const auto draw = [&rng](std::int64_t low, std::int64_t high) {
+        return low + static_cast<std::int64_t>(rng.next_below(static_cast<std::uint64_t>(high - low + 1)));
+    };
+    for (int i = 0; i < 200; ++i) {
+        const std::int64_t width = draw(2, 64);
+        const std::int64_t context = draw(1, 400);
+        const HostBuffer begin(DType::kI32, {1}), anchor(DType::kI32, {1});
+        begin.tensor().i32()[0] = static_cast<std::int32_t>(draw(0, context - 1));
+        anchor.tensor().i32()[0] = static_cast<std::int32_t>(draw(begin.tensor().i32()[0], context - 1));
+        const AnchorAttentionMask mask = {.begin_row = begin,
+                                          .anchor_row = anchor,
+                                          .num_live = 1,
+                                          .block_size = width,
+                                          .window = draw(0, 1) == 1 ? draw(width, 300) : 0,
+                                          .causal_block = draw(0, 1) == 1};
+        const std::int64_t group = draw(1, 4);
+        const HostBuffer q(DType::kF32, {width, group, 16}), k(DType::kF32, {context, 1, 16});
+        const cpu::AttentionGeometry geometry(q, k, mask);
+        for (std::int64_t first = 0; first < geometry.unit_rows(); first += cpu::kGroupRows) {
+            const cpu::RowGroup rows{geometry, 0, 0, first, std::min(cpu::kGroupRows, geometry.unit_rows() - first)};
+            std::int64_t own_keys = 0, context_keys = 0;
+            for (std::int64_t key = 0; key < width; ++key) own_keys += !mask.causal_block || key <= rows.slot(rows.count - 1);
+            for (std::int64_t key = 0; key < anchor.tensor().i32()[0]; ++key)
+                context_keys += key >= geometry.first_visible(0, rows.slot(0));
+            std::int64_t tiles = 0, seen_own = 0, seen_context = 0;
+            cpu::for_each_key_tile(rows, [&](const cpu::KeyTile& tile) {
+                ++tiles;
+                ASSERT_GT(tile.count, 0);
+                (tile.own ? seen_own : seen_context) += tile.count;
+                for (std::int64_t key = 0; key < tile.count; ++key) {
+                    std::int64_t looking = 0;
+                    for (std::int64_t row = 0; row < rows.count; ++row) looking += tile.visible(rows, row, key);
+                    ASSERT_GT(looking, 0);
+                    ASSERT_TRUE(tile.masked || looking == rows.count);
+                }
+            });
+            ASSERT_EQ(seen_own, own_keys);
+            ASSERT_EQ(seen_context, context_keys);
+            ASSERT_EQ(tiles, (own_keys + cpu::kKeyTile - 1) / cpu::kKeyTile + (context_keys + cpu::kKeyTile - 1) / cpu::kKeyTile);
+        }
     }
 }
 

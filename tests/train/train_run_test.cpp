@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "data/dataset.h"
+#include "generate/decoding_setup.h"
 #include "io/atomic_file.h"
 #include "io/safetensors.h"
 #include "support/close.h"
@@ -345,6 +347,14 @@ TEST_F(TrainRun, InitFromContinuesADrafterAndRefusesAnotherGeometry) {
     const double started = curve_of(second.out).front().at("loss").get<double>();
     EXPECT_LT(started, curve_of(first.out).front().at("loss").get<double>() - 0.5);
 
+    // Once the run has saved its own drafter, the one that it began with may go.
+    std::filesystem::rename(second.init_from, folder_.file("elsewhere"));
+    RunSettings again = second;
+    again.resume = true;
+    again.steps = 1;
+    EXPECT_NO_THROW(run_training(again, {}));
+    std::filesystem::rename(folder_.file("elsewhere"), second.init_from);
+
     second.out = folder_.file("third");
     second.given = {"block-size"};
     second.block_size = 5;
@@ -356,6 +366,54 @@ TEST_F(TrainRun, InitFromContinuesADrafterAndRefusesAnotherGeometry) {
     second.target = testing::fixture("tiny-qwen3.5");
     EXPECT_TRUE(refuses([&] { run_training(second, {}); }, {}));
     EXPECT_FALSE(std::filesystem::exists(second.out));
+}
+
+// The acceptance length that training measures is what `dflash eval` finds with the saved drafter. (At a rate of 0 the weights stay what was saved
+// in bf16 before, so that both decode with the same bits.)
+TEST_F(TrainRun, AcceptanceMeasuredInTrainingIsThatOfDecoding) {
+    for (const char* name : {"tiny-qwen3", "tiny-qwen3.5"}) {
+        SCOPED_TRACE(name);
+        const TemporaryFolder folder;
+        RunSettings first = small_run(name, folder, "first");
+        first.lr = 5e-3;
+        first.save_every = 0;
+        run_training(first, {});
+        RunSettings frozen = first;
+        frozen.out = folder.file("frozen");
+        frozen.init_from = first.out + "/draft";
+        frozen.steps = 1;
+        frozen.lr = 0;
+        frozen.val_data = folder.file("val-data");
+        frozen.eval_count = 4;
+        frozen.eval_new_tokens = 24;
+        frozen.eval_every = 1;
+        EvalMetrics measured;
+        run_training(frozen, {.on_step = {}, .on_eval = [&](const EvalMetrics& metrics) { measured = metrics; }, .stop_requested = {}});
+        ASSERT_TRUE(measured.has_decoding);
+        ASSERT_EQ(measured.prompts, 4);
+
+        const Dataset prompts(frozen.val_data);
+        DecodingOptions options;
+        options.target = frozen.target;
+        options.draft = frozen.out + "/draft";
+        options.generator = {.max_tokens = 160, .max_prompt = 128};
+        DecodingSetup setup(options);
+        std::int64_t committed = 0, steps = 0;
+        for (std::int64_t row = 0; row < 4; ++row) {
+            const DocumentView document = prompts.document(row);
+            const auto answer = std::find(document.loss_mask.begin(), document.loss_mask.end(), std::uint8_t{1});
+            const std::vector<std::int32_t> prompt(document.ids.begin(), document.ids.begin() + (answer - document.loss_mask.begin()));
+            GenerateSettings settings;
+            settings.max_new_tokens = frozen.eval_new_tokens;
+            settings.end_tokens = setup.target().end_tokens;
+            const GenerateResult result = setup.generator().generate(setup.context(), prompt, settings, /*use_draft=*/true);
+            committed += result.verified_tokens;
+            steps += result.verify_steps;
+        }
+        EXPECT_EQ(measured.verify_steps, steps);
+        EXPECT_DOUBLE_EQ(measured.acceptance_length, static_cast<double>(committed) / static_cast<double>(steps));
+        EXPECT_GT(measured.acceptance_length, 1.0);
+    }
 }
 
 TEST_F(TrainRun, LossThatIsNotFiniteStopsBeforeTheUpdate) {
