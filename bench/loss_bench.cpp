@@ -4,16 +4,11 @@
 // Prints one line a chunk size: median, minimum and maximum of the runs, and the share of the rate that the first product alone sustains.
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <bit>
-#include <functional>
-#include <vector>
-
+#include "gpu_timing.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 #include "kernels/linear.h"
 #include "tensor/buffer.h"
-#include "tensor/cuda_runtime.h"
 
 namespace dflash {
 namespace {
@@ -22,44 +17,15 @@ constexpr std::int64_t kRows = 8192, kHidden = 5120, kVocabulary = 248320;
 constexpr int kRuns = 9;
 constexpr double kLoadMs = 3000;
 
-std::vector<double> timed_ms(const Context& context, Device device, const std::function<void()>& work) {
-    void* begin = cuda::create_event(device);
-    void* end = cuda::create_event(device);
-    const auto once = [&] {
-        cuda::record(context.stream(), begin);
-        work();
-        cuda::record(context.stream(), end);
-        cuda::wait(end);
-        return cuda::milliseconds_between(begin, end);
-    };
-    for (double load = 0; load < kLoadMs;) load += once();
-    std::vector<double> ms;
-    for (int run = 0; run < kRuns; ++run) ms.push_back(once());
-    std::sort(ms.begin(), ms.end());
-    cuda::destroy_event(begin);
-    cuda::destroy_event(end);
-    return ms;
-}
-
-void fill(const Context& context, const Tensor& tensor, float scale) {
-    std::vector<std::uint16_t> bits(static_cast<std::size_t>(tensor.elements()));
-    std::uint32_t state = 1;
-    for (std::uint16_t& b : bits) {
-        state = state * 1664525U + 1013904223U;
-        const float value = scale * (static_cast<float>(state >> 8) / 8388608.0F - 1.0F);
-        b = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
-    }
-    context.upload(bits.data(), tensor);
-}
-
 void run() {
     const Device device{DeviceType::kCuda, 0};
     Context context(device);
+    const auto timed = [&](const std::function<void()>& work) { return timed_ms(context, work, kRuns, kLoadMs); };
     const DeviceBuffer head(device, DType::kBF16, {kVocabulary, kHidden}), hidden(device, DType::kBF16, {kRows, kHidden}),
         gradient(device, DType::kBF16, {kRows, kHidden}), labels(device, DType::kI32, {kRows}), rows(device, DType::kI32, {kRows}),
         loss(device, DType::kF32, {kRows}), label_prob(device, DType::kF32, {kRows}), correct(device, DType::kI32, {kRows});
-    fill(context, head.tensor(), 0.02F);
-    fill(context, hidden.tensor(), 1.0F);
+    fill_bf16(context, head.tensor(), 0.02F);
+    fill_bf16(context, hidden.tensor(), 1.0F);
     std::vector<std::int32_t> list(kRows);
     for (std::size_t i = 0; i < list.size(); ++i) list[i] = static_cast<std::int32_t>(i);
     context.upload(list.data(), rows.tensor());
@@ -81,7 +47,7 @@ void run() {
                                                      correct.tensor().slice_rows(begin, chunk),
                                                      true});
         };
-        const std::vector<double> whole = timed_ms(context, device, [&] {
+        const std::vector<double> whole = timed([&] {
             for (std::int64_t begin = 0; begin < kRows; begin += chunk) {
                 gather_rows(context, {hidden.tensor(), rows.tensor().slice_rows(begin, chunk), gathered.tensor()});
                 product();
@@ -89,8 +55,7 @@ void run() {
                 linear_backward_input(context, {logits.tensor(), head.tensor(), gradient.tensor().slice_rows(begin, chunk)});
             }
         });
-        const std::vector<double> first = timed_ms(context, device, product), second = timed_ms(context, device, back),
-                                  row = timed_ms(context, device, [&] { rows_of(0); });
+        const std::vector<double> first = timed(product), second = timed(back), row = timed([&] { rows_of(0); });
         const double flops = 2.0 * static_cast<double>(chunk * kHidden) * kVocabulary;
         fmt::print(
             "chunk {}: loss {:.2f} ms (min {:.2f}, max {:.2f}), {:.1f} TFLOP/s; product {:.0f} TFLOP/s, back {:.0f} TFLOP/s, row kernel "
