@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, kD <= 128 ? 2 : 1) causal_attention_
         softmax.finish(scale2, live, inverse, lse);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            if (key_end(h) > shared.bad_key) inverse[h] = __builtin_nanf("");
+            if (key_first < key_last && key_end(h) > shared.bad_key) inverse[h] = __builtin_nanf("");
         }
         rescale_rows(o, inverse);
         Bf16* destination[2];
