@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Root-mean-square norm over rows: y = (offset + w) * x * rstd, rstd = 1/sqrt(mean(x^2) + eps).
+// Tensors without a dtype here are in the device's working dtype.
 // `weight_offset` is 0 for plain weights (Qwen3, Llama, drafters) and 1 for the zero-centred ones of the hybrid family.
 #pragma once
 
@@ -10,23 +11,23 @@
 namespace dflash {
 
 struct RmsNormForwardParams {
-    Tensor x;       // f32 (rows, C)
-    Tensor weight;  // f32 (C)
+    Tensor x;       // (rows, C)
+    Tensor weight;  // (C)
     float eps = 1e-6F;
     float weight_offset = 0.0F;
-    Tensor residual;  // optional f32 (rows, C): first x += residual in place (x then holds the new residual stream)
-    Tensor y;         // f32 (rows, C), =
+    Tensor residual;  // optional (rows, C): first x += residual in place (x then holds the new residual stream)
+    Tensor y;         // (rows, C), =
     Tensor rstd;      // optional f32 (rows), =, needed by backward
 };
 void rms_norm_forward(const Context& context, const RmsNormForwardParams& params);
 
 struct RmsNormBackwardParams {
-    Tensor d_y;     // f32 (rows, C)
-    Tensor x;       // f32 (rows, C), the normalised input
-    Tensor weight;  // f32 (C)
+    Tensor d_y;     // (rows, C)
+    Tensor x;       // (rows, C), the normalised input
+    Tensor weight;  // (C)
     Tensor rstd;    // f32 (rows)
     float weight_offset = 0.0F;
-    Tensor d_x;  // f32 (rows, C), = or += by `write`; may be d_y with =
+    Tensor d_x;  // (rows, C), = or += by `write`; may be d_y with =
     Write write = Write::kAccumulate;
     Tensor d_weight;  // f32 (C), always +=; rows are summed in a fixed order for one thread count
 };
