@@ -128,6 +128,7 @@ DecodingOptions decoding_options(const DecodingFlags& flags, const GeneratorSett
     options.device = choose_device(flags.device);
     options.generator = generator;
     options.generator.device = options.device;
+    options.generator.record = true;
     return options;
 }
 

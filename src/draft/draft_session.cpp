@@ -9,6 +9,7 @@
 
 #include "draft/draft_layer.h"
 #include "kernels/embedding.h"
+#include "kernels/recordings.h"
 #include "kernels/rms_norm.h"
 #include "model/rope_table.h"
 #include "tensor/working_dtype.h"
@@ -121,6 +122,7 @@ struct DraftSession::Impl {
     DraftSessionSettings settings;
     SessionViews views;
     std::int64_t length = 0;
+    Recordings blocks, appends;
     std::vector<std::int32_t> host;  // positions and ids on their way to the device, reserved once
 
     float eps() const { return static_cast<float>(model.spec.rms_norm_eps); }
@@ -137,7 +139,7 @@ struct DraftSession::Impl {
 };
 
 DraftSession::DraftSession(const DraftModel& model, const DraftSessionSettings& settings, const Arena& arena)
-    : impl_(new Impl{model, settings, {}, 0, {}}) {
+    : impl_(new Impl{model, settings, {}, 0, Recordings(settings.record), Recordings(settings.record), {}}) {
     SessionViews& views = impl_->views;
     const auto bind = [&](const std::string& name, DType, const Shape&, Tensor& view) { view = arena.tensor("draft.session." + name); };
     visit_session(model.spec, settings, views, bind);
@@ -155,16 +157,20 @@ void DraftSession::Impl::append_rows(const Context& context, const Tensor& taps)
     const std::int64_t rows = taps.rows();
     const Tensor fc_out = first_rows(views.fc_out, rows);
     const Tensor ctx = first_rows(views.ctx, rows);
-    linear_forward(context, {taps, model.weights.fc, fc_out});
-    rms_norm_forward(context, {fc_out, model.weights.hidden_norm, eps(), 0.0F, Tensor{}, ctx, Tensor{}});
     const Tensor positions = next_positions(context, rows);
     const Tensor k = first_rows(views.k_new, rows);
     const Tensor v = first_rows(views.v_new, rows);
-    for (std::size_t i = 0; i < views.caches.size(); ++i) {
-        context_keys_forward(context, model.spec, model.weights.layers[i], ctx, positions, views.rope, {k, Tensor{}, k, v});
-        scatter_rows(context, {k, positions, {}, views.caches[i].k});
-        scatter_rows(context, {v, positions, {}, views.caches[i].v});
-    }
+    const auto append = [&] {
+        linear_forward(context, {taps, model.weights.fc, fc_out});
+        rms_norm_forward(context, {fc_out, model.weights.hidden_norm, eps(), 0.0F, Tensor{}, ctx, Tensor{}});
+        for (std::size_t i = 0; i < views.caches.size(); ++i) {
+            context_keys_forward(context, model.spec, model.weights.layers[i], ctx, positions, views.rope, {k, Tensor{}, k, v});
+            scatter_rows(context, {k, positions, {}, views.caches[i].k});
+            scatter_rows(context, {v, positions, {}, views.caches[i].v});
+        }
+    };
+    // A step appends its kept rows, of which there are few different numbers; prompts have any.
+    rows <= model.spec.block_size ? appends.run(context, taps.data, rows, append) : append();
     length += rows;
 }
 
@@ -196,7 +202,6 @@ Tensor DraftSession::propose(const Context& context, std::int32_t anchor) {
     const DraftModel& model = session.model;
     const SessionViews& views = session.views;
     session.upload_block(context, anchor);
-    gather_rows(context, {model.embedding, views.ids, views.block.x});
     BlockForwardParams params;
     params.spec = &model.spec;
     params.positions = session.next_positions(context, model.spec.block_size);
@@ -207,16 +212,19 @@ Tensor DraftSession::propose(const Context& context, std::int32_t anchor) {
     params.keep = views.block;
     params.scratch = views.scratch;
     params.out = views.block.x;  // read for the last time by the norm before
-    for (std::size_t i = 0; i < views.caches.size(); ++i) {
-        params.layer = i;
-        params.weights = &model.weights.layers[i];
-        if (i > 0) params.residual = views.block.x_mid;
-        params.k_context = views.caches[i].k;  // whole: the anchor's row says how much of it is seen
-        params.v_context = views.caches[i].v;
-        block_forward(context, params);
-    }
-    rms_norm_forward(context, {views.block.x, model.weights.norm, session.eps(), 0.0F, views.block.x_mid, views.hidden, Tensor{}});
-    linear_forward(context, {views.hidden, model.head, views.logits});
+    session.blocks.run(context, nullptr, 0, [&] {
+        gather_rows(context, {model.embedding, views.ids, views.block.x});
+        for (std::size_t i = 0; i < views.caches.size(); ++i) {
+            params.layer = i;
+            params.weights = &model.weights.layers[i];
+            if (i > 0) params.residual = views.block.x_mid;
+            params.k_context = views.caches[i].k;  // whole: the anchor's row says how much of it is seen
+            params.v_context = views.caches[i].v;
+            block_forward(context, params);
+        }
+        rms_norm_forward(context, {views.block.x, model.weights.norm, session.eps(), 0.0F, views.block.x_mid, views.hidden, Tensor{}});
+        linear_forward(context, {views.hidden, model.head, views.logits});
+    });
     return views.logits;
 }
 

@@ -15,6 +15,7 @@ struct DraftSessionSettings {
     std::int64_t max_tokens = 0;  // context capacity
     std::int64_t max_append = 0;  // most context rows appended at once (the prompt's chunk)
     Device device = {};
+    bool record = false;  // replay blocks and the appending of their rows (kernels/recordings.h)
 };
 // Buffers "draft.session.*": caches and scratch live `lifetime`, the rotary tables, which are filled once, `persistent`.
 std::vector<BufferSpec> draft_session_buffers(const DraftSpec& spec, const DraftSessionSettings& settings, Lifetime lifetime,

@@ -24,6 +24,7 @@ TargetSessionSettings target_settings(const DraftSpec* draft, const GeneratorSet
     session.max_tokens = settings.max_tokens;
     session.max_prompt = settings.max_prompt;
     session.device = settings.device;
+    session.record = settings.record;
     session.step_rows = step_rows(draft, settings);
     if (draft != nullptr) session.taps = draft->taps;
     return session;
@@ -34,7 +35,8 @@ constexpr std::int64_t kAppendChunk = 1024;  // prompt rows that pass through th
 DraftSessionSettings draft_settings(const DraftSpec& draft, const GeneratorSettings& settings) {
     return {.max_tokens = settings.max_tokens,
             .max_append = std::max(step_rows(&draft, settings), std::min(settings.max_prompt, kAppendChunk)),
-            .device = settings.device};
+            .device = settings.device,
+            .record = settings.record};
 }
 
 template <typename T>

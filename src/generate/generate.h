@@ -52,6 +52,7 @@ struct GeneratorSettings {
     std::int64_t max_prompt = 0;   // prompt rows that pass through the target at once; longer prompts go in pieces
     std::int64_t block_size = 16;  // the verify step's rows where there is no drafter to say so
     Device device = {};
+    bool record = false;  // on a GPU: steps become graphs, which are quicker to launch and take driver memory beside the plan
 };
 // All buffers of both sessions: the rotary tables, which are filled once, live `persistent`, the others `lifetime`. And the workspace they
 // need.

@@ -15,7 +15,7 @@ namespace dflash {
 
 // Rows of logits in host memory: their values, or, where nothing else is asked for, their best tokens alone.
 struct LogitRows {
-    LogitRows(const Tensor& host_values) : values(host_values) {}  // NOLINT(google-explicit-constructor): host logits are such rows
+    LogitRows(const Tensor& host_values) : values(host_values) {}      // NOLINT(google-explicit-constructor): host logits are such rows
     LogitRows(const HostBuffer& host_values) : values(host_values) {}  // NOLINT(google-explicit-constructor)
     explicit LogitRows(std::span<const std::int32_t> best_tokens) : best(best_tokens) {}
 

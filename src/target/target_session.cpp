@@ -7,6 +7,7 @@
 
 #include "kernels/causal_attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/recordings.h"
 #include "kernels/rms_norm.h"
 #include "target/layers.h"
 #include "tensor/working_dtype.h"
@@ -98,6 +99,8 @@ std::size_t target_session_workspace_bytes(const TargetConfig& config, const Tar
 }
 
 struct TargetSession::Impl {
+    explicit Impl(bool record) : steps(record), commits(record) {}
+
     TargetConfig config;
     TargetWeights weights;
     TargetSessionSettings settings;
@@ -106,6 +109,7 @@ struct TargetSession::Impl {
     std::int64_t length = 0;     // committed tokens
     std::int64_t step_rows = 0;  // tokens of the last step that are neither kept nor undone yet
     std::int64_t logits_rows = 0, taps_rows = 0;
+    Recordings steps, commits;       // by tokens
     std::vector<std::int32_t> host;  // of place(): one column of the scratch at a time, reserved once
 
     // Places ids at positions length .. in the scratch; rows from ids.size() to `rows` fill the tile and see nothing.
@@ -149,7 +153,7 @@ void TargetSession::Impl::forget(const Context& context) {
 
 TargetSession::TargetSession(const TargetConfig& config, const TargetWeights& weights, const TargetSessionSettings& settings,
                              const Arena& arena)
-    : impl_(std::make_unique<Impl>()) {
+    : impl_(std::make_unique<Impl>(settings.record)) {
     DFLASH_CHECK(settings.step_rows >= 1 && settings.max_prompt >= 1 && settings.max_prompt <= settings.max_tokens,
                  "a session of {} tokens, prompts in chunks of {}, {} rows a step", settings.max_tokens, settings.max_prompt,
                  settings.step_rows);
@@ -209,8 +213,10 @@ void TargetSession::step(const Context& context, std::span<const std::int32_t> t
     DFLASH_CHECK(m.length + count <= m.settings.max_tokens, "{} tokens after {}: the caches hold {}", count, m.length,
                  m.settings.max_tokens);
     const LayerRows placed = m.place(context, tokens, tile);
-    m.layers.run(context, LayerMode::kStep, placed, m.config.layers, m.settings.taps, m.taps_part(0, tile), m.views.final_state);
-    linear_forward(context, {m.views.final_state, m.weights.head, m.views.logits});
+    m.steps.run(context, nullptr, count, [&] {
+        m.layers.run(context, LayerMode::kStep, placed, m.config.layers, m.settings.taps, m.taps_part(0, tile), m.views.final_state);
+        linear_forward(context, {m.views.final_state, m.weights.head, m.views.logits});
+    });
     m.step_rows = m.logits_rows = m.taps_rows = count;
 }
 
@@ -219,9 +225,11 @@ void TargetSession::commit(const Context& context, std::int64_t count) {
     DFLASH_CHECK(count >= 0 && count <= m.step_rows, "commit of {} tokens after a step of {}", count, m.step_rows);
     if (count > 0 && m.views.step_state.defined()) {
         m.upload_borders(context, count);
-        for (std::int64_t layer = 0; layer < m.config.layers; ++layer) {
-            if (m.layers.is_delta(layer)) m.layers.replay_delta(context, layer, count);
-        }
+        m.commits.run(context, nullptr, count, [&] {
+            for (std::int64_t layer = 0; layer < m.config.layers; ++layer) {
+                if (m.layers.is_delta(layer)) m.layers.replay_delta(context, layer, count);
+            }
+        });
     }
     m.length += count;  // keys and values beyond it are overwritten by the next step
     m.step_rows = 0;

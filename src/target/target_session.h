@@ -26,6 +26,7 @@ struct TargetSessionSettings {
     std::int64_t step_rows = 1;      // rows of a verify step: the block width W (or W + 1 with alignment shift 1)
     std::vector<std::int64_t> taps;  // layers whose residual is handed to the drafter; may be empty
     Device device = {};
+    bool record = false;  // replay steps (kernels/recordings.h); graphs take driver memory beside the plan
 };
 
 // Buffers "target_session.*": caches, states and scratch live `lifetime`, the rotary tables ("target_session.rope.*"), which are filled

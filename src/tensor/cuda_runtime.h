@@ -41,6 +41,14 @@ void copy(const Stream& stream, void* to, const void* from, std::size_t bytes);
 void fill(const Stream& stream, void* memory, unsigned char byte, std::size_t bytes);
 void synchronize(const Stream& stream);
 
+// Launches recorded once and replayed as one (a CUDA graph). Between begin and end the calling thread's launches on the stream are recorded,
+// not run; copies from pageable memory, allocations and waits are not allowed there. end_recording returns the graph; abandon_recording drops it.
+void begin_recording(const Stream& stream);
+void* end_recording(const Stream& stream);
+void abandon_recording(const Stream& stream) noexcept;
+void launch_graph(const Stream& stream, void* graph);
+void destroy_graph(void* graph) noexcept;
+
 // Marks on a stream: wait for one from the host or from another stream, or take the time between two.
 void* create_event(Device device);
 void destroy_event(void* event) noexcept;

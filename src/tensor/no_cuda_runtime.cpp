@@ -30,6 +30,12 @@ void copy(const Stream&, void*, const void*, std::size_t) { no_cuda(); }
 void fill(const Stream&, void*, unsigned char, std::size_t) { no_cuda(); }
 void synchronize(const Stream&) { no_cuda(); }
 
+void begin_recording(const Stream&) { no_cuda(); }
+void* end_recording(const Stream&) { no_cuda(); }
+void abandon_recording(const Stream&) noexcept {}
+void launch_graph(const Stream&, void*) { no_cuda(); }
+void destroy_graph(void*) noexcept {}
+
 void* create_event(Device) { no_cuda(); }
 void destroy_event(void*) noexcept {}
 void record(const Stream&, void*) { no_cuda(); }

@@ -216,6 +216,19 @@ TEST_F(TrainCommand, DefaultsArePrintedAtTheStart) {
     EXPECT_NE(result.output.find("/draft"), std::string::npos);
 }
 
+TEST_F(TrainCommand, BenchLossReportsItsParts) {
+    const ProgramResult result = run_program({"bench", "loss", "--device", "cpu", "--rows", "48", "--hidden", "32", "--vocabulary", "500",
+                                              "--loss-chunk", "20", "--repeats", "3", "--json"});
+    ASSERT_EQ(result.exit_code, 0) << result.errors;
+    const json report = json::parse(result.output);
+    EXPECT_EQ(report.at("gflop"), 4.0 * 48 * 32 * 500 / 1e9);
+    EXPECT_GT(report.at("loss_ms").at("median"), 0);
+    EXPECT_GE(report.at("loss_ms").at("max"), report.at("loss_ms").at("min"));
+    EXPECT_GE(report.at("planned_bytes"), 20 * (500 + 32) * 4);  // one chunk, not all rows
+    EXPECT_LT(report.at("planned_bytes").get<double>(), 48 * 500 * 4 + 1e6);
+    EXPECT_TRUE(refused(run_program({"bench", "loss", "--device", "cpu", "--rows", "0"}), {"at least 1"}));
+}
+
 TEST_F(TrainCommand, BenchStepReportsEveryPhase) {
     const std::string shape = folder_.write("shape.json", R"({"hidden": 64, "intermediate": 96, "heads": 2, "kv_heads": 1, "head_dim": 32,
         "layers": 2, "vocabulary": 200, "tokens": 48, "anchors": 4, "block_size": 4})");

@@ -88,6 +88,33 @@ void fill(const Stream& stream, void* memory, unsigned char byte, std::size_t by
 
 void synchronize(const Stream& stream) { check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize"); }
 
+void begin_recording(const Stream& stream) {
+    check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+}
+
+void* end_recording(const Stream& stream) {
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(stream_of(stream), &graph), "cudaStreamEndCapture");
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    check(status, "cudaGraphInstantiate");
+    return executable;
+}
+
+void abandon_recording(const Stream& stream) noexcept {
+    cudaGraph_t graph = nullptr;
+    cudaStreamEndCapture(stream_of(stream), &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    cudaGetLastError();
+}
+
+void launch_graph(const Stream& stream, void* graph) {
+    check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "cudaGraphLaunch");
+}
+
+void destroy_graph(void* graph) noexcept { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
+
 void* create_event(Device device) {
     select_device(device);
     cudaEvent_t event = nullptr;
