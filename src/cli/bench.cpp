@@ -6,19 +6,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
 
 #include "base/byte_size.h"
 #include "base/error.h"
-#include "cli/bench_shapes.h"
-#include "cli/command.h"
-#include "io/atomic_file.h"
-#include "io/json.h"
+#include "cli/bench_report.h"
+#include "cli/bench_shape.h"
 #include "tensor/cuda_runtime.h"
 #include "tensor/device_choice.h"
-#include "train/step_bench.h"
 
 namespace dflash::cli {
 namespace {
@@ -30,27 +26,6 @@ struct StepFlags {
     std::int64_t repeats = 10, threads = 0;
     bool json = false;
 };
-
-// A file, or the name of a shape that came with the program.
-BenchShape read_shape(const std::string& shape) {
-    if (std::filesystem::is_regular_file(shape)) return parse_bench_shape(read_file(shape), shape);
-    std::string names;
-    for (const NamedShape& known : kBenchShapes) {
-        if (shape == known.name) return parse_bench_shape(known.json, "shape " + shape);
-        names += (names.empty() ? "" : ", ") + std::string(known.name);
-    }
-    throw_bad_input("--shape {}: no such file, and no shape of that name; there are: {}", shape, names);
-}
-
-struct Range {
-    double min = 0, median = 0, max = 0;
-};
-Range range_of(const std::vector<double>& ms) {
-    const auto [low, high] = std::minmax_element(ms.begin(), ms.end());
-    return {*low, median(ms), *high};
-}
-
-Json to_json(const Range& range) { return {{"min", range.min}, {"median", range.median}, {"max", range.max}}; }
 
 bool on_cuda(const StepBench& bench) { return bench.device.type == DeviceType::kCuda; }
 
@@ -108,7 +83,7 @@ void print_table(const StepFlags& flags, const StepBench& bench) {
 int run_bench_step(StepFlags flags) {
     if (flags.repeats < 1) throw_bad_input("--repeats is {}; it must be at least 1", flags.repeats);
     if (flags.threads > 0) omp_set_num_threads(static_cast<int>(flags.threads));
-    BenchShape shape = read_shape(flags.shape);
+    BenchShape shape = read_bench_shape(flags.shape);
     if (flags.token_budget > 0) shape.tokens = flags.token_budget;
     if (flags.max_anchors > 0) shape.anchors = flags.max_anchors;
     flags.settings.device = device_type_name(choose_device(flags.settings.device));
@@ -138,6 +113,7 @@ void add_bench_command(CLI::App& app, Run& run) {
     step->add_option("--threads", flags->threads, "of the CPU; 0 = all")->capture_default_str();
     step->add_flag("--json", flags->json, "print one JSON object");
     step->callback([flags, &run] { run = [flags] { return run_bench_step(*flags); }; });
+    add_bench_loss_command(*command, run);
 }
 
 }  // namespace dflash::cli
