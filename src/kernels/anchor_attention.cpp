@@ -3,7 +3,10 @@
 
 #include "kernels/backends.h"
 #include "kernels/checks.h"
+#include "kernels/cpu/vector_isa.h"
+#include "kernels/cuda/attention_choice.h"
 #include "kernels/stopwatch.h"
+#include "tensor/cuda_runtime.h"
 
 namespace dflash {
 
@@ -66,6 +69,14 @@ void anchor_attention_backward(const Context& context, const AnchorAttentionBack
     }
     const ProbedOp probed(context, kAnchorAttention);
     on_device(context.device(), cpu::anchor_attention_backward, cuda::anchor_attention_backward)(context, p);
+}
+
+std::string anchor_attention_kernel(Device device, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
+                                    std::int64_t block_size) {
+    if (device.type == DeviceType::kCpu) return fmt::format("fused, vector code {}, f32", cpu::vector_isa());
+    const cuda::DeviceProperties properties = cuda::device_properties(device);
+    return cuda::choose_attention_kernel(10 * properties.compute_major + properties.compute_minor, heads, kv_heads, head_dim, block_size)
+        .name;
 }
 
 }  // namespace dflash

@@ -12,6 +12,8 @@
 // Rows that see nothing give zeros, never NaN. Keys nobody may see may hold NaN without effect.
 #pragma once
 
+#include <string>
+
 #include "kernels/context.h"
 #include "tensor/tensor.h"
 
@@ -60,5 +62,10 @@ struct AnchorAttentionBackwardParams {
 };
 // Deterministic: no atomics, a fixed order of sums.
 void anchor_attention_backward(const Context& context, const AnchorAttentionBackwardParams& params);
+
+// The kernel that such a shape runs on this device, in words, e.g. "fused, Hopper (wgmma)". Error(kBadInput) with the list of those that
+// have one where there is none: nothing falls back to a slow path.
+std::string anchor_attention_kernel(Device device, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
+                                    std::int64_t block_size);
 
 }  // namespace dflash

@@ -22,27 +22,6 @@ namespace {
 
 constexpr int kWarmups = 2;
 
-DraftSpec spec_of(const BenchShape& shape) {
-    DraftSpec spec;
-    spec.block_size = shape.block_size;
-    for (std::int64_t i = 0; i < shape.layers; ++i) {
-        const bool sliding = shape.window > 0 && i + 1 < shape.layers;
-        spec.layers.push_back(sliding ? DraftLayerSpec{DraftLayerKind::kSlidingAttention, shape.window, true} : DraftLayerSpec{});
-    }
-    for (std::int64_t i = 0; i < shape.taps; ++i) spec.taps.push_back(i);
-    spec.hidden = shape.hidden;
-    spec.intermediate = shape.intermediate;
-    spec.heads = shape.heads;
-    spec.kv_heads = shape.kv_heads;
-    spec.head_dim = shape.head_dim;
-    spec.max_positions = shape.tokens + shape.block_size;
-    spec.vocabulary = shape.vocabulary;
-    spec.target_layers = shape.taps + 3;
-    spec.mask_token = static_cast<std::int32_t>(shape.vocabulary - 1);
-    check_draft_spec(spec, "the shape");
-    return spec;
-}
-
 // A target of which only embedding and head matter.
 TargetConfig target_of(const BenchShape& shape) {
     TargetConfig target;
@@ -77,6 +56,27 @@ PackedBatch batch_of(const BenchShape& shape) {
 }
 
 }  // namespace
+
+DraftSpec draft_spec_of(const BenchShape& shape) {
+    DraftSpec spec;
+    spec.block_size = shape.block_size;
+    for (std::int64_t i = 0; i < shape.layers; ++i) {
+        const bool sliding = shape.window > 0 && i + 1 < shape.layers;
+        spec.layers.push_back(sliding ? DraftLayerSpec{DraftLayerKind::kSlidingAttention, shape.window, true} : DraftLayerSpec{});
+    }
+    for (std::int64_t i = 0; i < shape.taps; ++i) spec.taps.push_back(i);
+    spec.hidden = shape.hidden;
+    spec.intermediate = shape.intermediate;
+    spec.heads = shape.heads;
+    spec.kv_heads = shape.kv_heads;
+    spec.head_dim = shape.head_dim;
+    spec.max_positions = shape.tokens + shape.block_size;
+    spec.vocabulary = shape.vocabulary;
+    spec.target_layers = shape.taps + 3;
+    spec.mask_token = static_cast<std::int32_t>(shape.vocabulary - 1);
+    check_draft_spec(spec, "the shape");
+    return spec;
+}
 
 BenchShape parse_bench_shape(const std::string& json_text, const std::string& where) {
     const Json object = parse_json(json_text, where);
@@ -117,7 +117,7 @@ std::size_t used_bytes(Device device) {
 class BenchStep {
 public:
     BenchStep(const BenchShape& shape, const RunSettings& settings)
-        : spec_(spec_of(shape)),
+        : spec_(draft_spec_of(shape)),
           target_(target_of(shape)),
           run_(make_run_plan(target_, spec_, settings)),
           context_(run_.device),

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "draft/draft_spec.h"
 #include "tensor/device.h"
 #include "train/ceiling.h"
 #include "train/run_settings.h"
@@ -21,6 +22,8 @@ struct BenchShape {
 };
 // A JSON object with these keys (`taps` and `window` may be left out). Error(kBadInput) names what is missing.
 BenchShape parse_bench_shape(const std::string& json_text, const std::string& where);
+// The drafter of that shape.
+DraftSpec draft_spec_of(const BenchShape& shape);
 
 struct PhaseTimes {
     std::string name;

@@ -16,6 +16,7 @@
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "tensor/cuda_runtime.h"
+#include "train/attention_tuning.h"
 #include "train/checkpoint.h"
 #include "train/evaluation.h"
 #include "train/run_inputs.h"
@@ -293,9 +294,10 @@ void log_memory(const RunPlan& plan) {
              format_bytes(properties.memory_bytes - taken), format_bytes(properties.memory_bytes));
 }
 
-void log_start(const RunInputs& inputs, const RunPlan& plan) {
+void log_start(const RunInputs& inputs, const RunPlan& plan, const std::string& attention) {
     for (const std::string& line : describe_settings(inputs.settings)) log_info("[config] {}", line);
     log_info("[draft] {}", describe_draft(inputs.draft));
+    log_info("[attention] {}", attention);
     log_info("[plan] {} ({} bytes) on {}, largest in phase '{}'", format_bytes(plan.plan.arena_bytes), plan.plan.arena_bytes,
              plan.device.type == DeviceType::kCuda ? "the GPU" : "the CPU",
              plan.plan.phases[static_cast<std::size_t>(peak_phase(plan.plan))]);
@@ -311,10 +313,11 @@ TrainSummary run_training(const RunSettings& asked, const TrainHooks& hooks) {
     const std::size_t memory = settings.memory.empty() ? available_bytes(plan.device) : parse_bytes(settings.memory, "--memory");
     if (memory > 0) check_memory(inputs.target, inputs.draft, inputs.settings, plan, memory);
 
+    const std::string attention = describe_attention(inputs.draft, plan.device);
     open_run_data(inputs);
     const RunFolder folder(settings.out);
     const LogFile log(folder.log());
-    log_start(inputs, plan);
+    log_start(inputs, plan, attention);
     if (settings.resume) {
         check_recorded_hashes(folder.config(), run_hashes(inputs));
     } else {

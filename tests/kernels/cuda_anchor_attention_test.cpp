@@ -403,15 +403,5 @@ TEST(CudaAnchorAttentionLarge, BackEndsAgree) {
     }
 }
 
-TEST(AttentionKernelChoice, RefusesWhatHasNoFusedKernel) {
-    EXPECT_EQ(cuda::choose_attention_kernel(90, 32, 8, 128, 16).backend, AttentionBackend::kHopper);
-    EXPECT_EQ(cuda::choose_attention_kernel(120, 32, 8, 128, 16).backend, AttentionBackend::kPortable);
-    EXPECT_EQ(cuda::choose_attention_kernel(80, 5, 1, 64, 64).backend, AttentionBackend::kPortable);
-    EXPECT_THROW(cuda::choose_attention_kernel(90, 32, 8, 256, 16), Error);
-    EXPECT_THROW(cuda::choose_attention_kernel(90, 32, 2, 128, 16), Error);
-    EXPECT_THROW(cuda::choose_attention_kernel(90, 32, 8, 128, 65), Error);
-    EXPECT_THROW(cuda::choose_attention_kernel(75, 32, 8, 128, 16), Error);
-}
-
 }  // namespace
 }  // namespace dflash::testing

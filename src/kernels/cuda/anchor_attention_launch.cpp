@@ -9,9 +9,6 @@ namespace dflash::cuda {
 
 namespace {
 
-constexpr int kHopperCapability = 90;
-constexpr int kOldestCapability = 80;
-
 AnchorAttentionShape make_shape(const Tensor& q, const Tensor& k_context, const AnchorAttentionMask& mask, float scale,
                                 int multiprocessors) {
     DFLASH_CHECK(scale > 0, "anchor attention: scale {}", scale);
@@ -56,25 +53,6 @@ void clear(const Stream& stream, const Tensor& tensor) {
 }
 
 }  // namespace
-
-AttentionKernel choose_attention_kernel(int compute_capability, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
-                                        std::int64_t block_size) {
-    const std::int64_t group = kv_heads > 0 && heads % kv_heads == 0 ? heads / kv_heads : 0;
-    const bool fused =
-        group >= 1 && group <= 8 && head_dim >= 8 && head_dim <= 128 && head_dim % 8 == 0 && block_size >= 1 && block_size <= 64;
-    if (!fused) {
-        throw_bad_input(
-            "no fused anchor attention for {} heads over {} kv heads of {}, blocks of {}: there are kernels for 1 to 8 heads a kv "
-            "head, head dims that are multiples of 8 up to 128, and blocks of 1 to 64",
-            heads, kv_heads, head_dim, block_size);
-    }
-    if (compute_capability < kOldestCapability) {
-        throw_bad_input("no fused anchor attention for compute capability {}.{}: 8.0 or later is needed", compute_capability / 10,
-                        compute_capability % 10);
-    }
-    if (compute_capability == kHopperCapability) return {AttentionBackend::kHopper, "fused, Hopper (wgmma)"};
-    return {AttentionBackend::kPortable, "fused, portable (mma.sync)"};
-}
 
 int compute_capability() {
     int device = 0, major = 0, minor = 0;

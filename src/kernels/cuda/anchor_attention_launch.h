@@ -5,19 +5,10 @@
 #pragma once
 
 #include "kernels/anchor_attention.h"
+#include "kernels/cuda/attention_choice.h"
 
 namespace dflash::cuda {
 
-enum class AttentionBackend { kPortable, kHopper };
-
-// The kernel that a shape will run on a device of this compute capability (major * 10 + minor), e.g. for dflash doctor. Throws bad input
-// with the list of shapes that have one.
-struct AttentionKernel {
-    AttentionBackend backend;
-    const char* name;
-};
-AttentionKernel choose_attention_kernel(int compute_capability, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
-                                        std::int64_t block_size);
 // Of the current device.
 int compute_capability();
 
