@@ -133,7 +133,7 @@ std::vector<std::int32_t> render_prompt(const ChatRow& row, const ChatTemplate& 
     }
     if (row.prompt) {
         const bool needs_start = chat_template.kind == TemplateKind::kLlama3 && !row.prompt->starts_with("<|begin_of_text|>");
-        const auto ids = tokenizer.encode((needs_start ? "<|begin_of_text|>" : "") + *row.prompt);
+        auto ids = tokenizer.encode((needs_start ? "<|begin_of_text|>" : "") + *row.prompt);
         if (ids.empty()) throw RowError(where, "prompt is empty");
         return ids;
     }
