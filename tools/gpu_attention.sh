@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Tests, checks and times the fused attention kernels on the GPU of this machine.
 #   tools/gpu_attention.sh DIR [quick]
-# DIR holds cuda_anchor_attention_test and attention_bench, built beforehand (cmake --preset cuda) or copied from another machine.
+# DIR holds cuda_anchor_attention_test and dflash, built beforehand (cmake --preset cuda) or copied from another machine.
 # `quick` leaves the compute-sanitizer out. Every step has a time limit, so that a hanging kernel ends as a failure.
 set -u
 dir=$1
@@ -25,7 +25,7 @@ step() {  # step NAME SECONDS COMMAND...
 }
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-step "tests, portable" 120 "$test_program" --gtest_filter='*portable:AttentionKernelChoice*'
+step "tests, portable" 120 "$test_program" --gtest_filter='*portable*'
 step "tests, Hopper" 120 "$test_program" --gtest_filter='*hopper:*Large*'
 if [ "${2:-}" != quick ]; then
     small='*/boundaries_*:*/dead_blocks_*:*/window_causal_*:*/group_3_*:*/few_multiprocessors_*'
@@ -33,5 +33,5 @@ if [ "${2:-}" != quick ]; then
         step "compute-sanitizer $tool" 200 compute-sanitizer --tool "$tool" --error-exitcode 1 "$test_program" --gtest_filter="$small"
     done
 fi
-timeout -k 5 100 "$dir/attention_bench" || status=1
+timeout -k 5 100 "$dir/dflash" bench attention --table --every-kernel || status=1
 exit $status

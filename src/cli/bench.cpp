@@ -114,6 +114,7 @@ void add_bench_command(CLI::App& app, Run& run) {
     step->add_flag("--json", flags->json, "print one JSON object");
     step->callback([flags, &run] { run = [flags] { return run_bench_step(*flags); }; });
     add_bench_loss_command(*command, run);
+    add_bench_attention_command(*command, run);
 }
 
 }  // namespace dflash::cli

@@ -22,5 +22,6 @@ inline Range range_of(const std::vector<double>& ms) {
 inline Json to_json(const Range& range) { return {{"min", range.min}, {"median", range.median}, {"max", range.max}}; }
 
 void add_bench_loss_command(CLI::App& bench, Run& run);
+void add_bench_attention_command(CLI::App& bench, Run& run);
 
 }  // namespace dflash::cli

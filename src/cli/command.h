@@ -24,6 +24,7 @@ void add_plan_command(CLI::App& app, Run& run);
 void add_bench_command(CLI::App& app, Run& run);
 void add_inspect_command(CLI::App& app, Run& run);
 void add_export_command(CLI::App& app, Run& run);
+void add_tune_command(CLI::App& app, Run& run);
 void add_doctor_command(CLI::App& app, Run& run);
 
 }  // namespace dflash::cli

@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
              &dflash::cli::add_plan_command,
              &dflash::cli::add_bench_command,
              &dflash::cli::add_export_command,
+             &dflash::cli::add_tune_command,
              &dflash::cli::add_doctor_command,
          }) {
         add(app, run);

@@ -14,8 +14,11 @@
 namespace dflash {
 
 class MatmulLibrary;  // kernels/matmul_library.h
-class OpProbe;        // kernels/stopwatch.h
-class StagingRing;    // kernels/staging.h
+namespace cuda {
+class AttentionChoices;  // kernels/cuda/attention_choice.h
+}
+class OpProbe;      // kernels/stopwatch.h
+class StagingRing;  // kernels/staging.h
 
 constexpr std::size_t kStagingBytes = std::size_t{8} << 20;  // pinned, one ring a CUDA context
 
@@ -53,6 +56,10 @@ public:
     void bind_probe(OpProbe* probe) { probe_ = probe; }
     OpProbe* probe() const { return probe_; }
 
+    // Attention kernels that were chosen for some shapes; null: the defaults. They must outlive the ops.
+    void bind_attention(const cuda::AttentionChoices* choices) { attention_ = choices; }
+    const cuda::AttentionChoices* attention() const { return attention_; }
+
 private:
     Stream stream_;
     Tensor workspace_;
@@ -60,6 +67,7 @@ private:
     std::unique_ptr<StagingRing> staging_;  // CUDA only
     std::unique_ptr<MatmulLibrary> matmul_;
     OpProbe* probe_ = nullptr;
+    const cuda::AttentionChoices* attention_ = nullptr;
 };
 
 // Threads that CPU ops use (OpenMP's count at the call). Results are bit-equal for one count.

@@ -11,6 +11,7 @@
 #include "data/chat_template.h"
 #include "data/dataset.h"
 #include "draft/draft_spec.h"
+#include "kernels/cuda/attention_choice.h"
 #include "model/target_config.h"
 #include "train/run_settings.h"
 
@@ -24,6 +25,7 @@ struct RunInputs {
     ChatTemplate chat_template;
     std::vector<std::vector<std::int32_t>> prompts;  // to decode in evaluations
     std::string target_fingerprint, data_fingerprint;
+    cuda::AttentionChoices attention;  // kernels that were chosen for this run's shapes, in its record and kept on --resume
 };
 
 // Names that are missing or do not go together, before files are read: Error(kBadInput).

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "io/atomic_file.h"
 #include "io/json.h"
+#include "train/attention_tuning.h"
 
 namespace dflash {
 namespace {
@@ -49,7 +50,8 @@ RunHashes run_hashes(const RunInputs& inputs) {
 void write_run_record(const std::string& path, const RunInputs& inputs) {
     const Json record = {{"settings", settings_to_json(inputs.settings)},
                          {"draft", draft_spec_to_config_json(inputs.draft, inputs.target)},
-                         {"hashes", hashes_to_json(run_hashes(inputs))}};
+                         {"hashes", hashes_to_json(run_hashes(inputs))},
+                         {"attention", choices_to_json(inputs.attention)}};
     write_file_atomically(path, record.dump(2) + "\n");
 }
 
@@ -57,6 +59,11 @@ RunSettings read_recorded_settings(const std::string& path) {
     const Json record = read_json_file(path);
     if (!record.is_object() || !record.contains("settings")) throw_bad_input("{}: no settings in it: not a run's config.json", path);
     return settings_from_json(record.at("settings"), path);
+}
+
+nlohmann::json read_recorded_attention(const std::string& path) {
+    const Json record = read_json_file(path);
+    return record.is_object() && record.contains("attention") ? record.at("attention") : Json::object();
 }
 
 void check_recorded_hashes(const std::string& path, const RunHashes& now) {

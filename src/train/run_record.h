@@ -16,6 +16,8 @@ RunHashes run_hashes(const RunInputs& inputs);
 
 void write_run_record(const std::string& path, const RunInputs& inputs);
 RunSettings read_recorded_settings(const std::string& path);
+// The attention kernels that the run chose at its start; an empty object where the record has none.
+nlohmann::json read_recorded_attention(const std::string& path);
 
 // Error(kBadInput) naming the first thing that differs from the record or the checkpoint.
 void check_recorded_hashes(const std::string& path, const RunHashes& now);

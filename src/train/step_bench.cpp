@@ -13,6 +13,7 @@
 #include "kernels/anchor_attention.h"
 #include "kernels/stopwatch.h"
 #include "tensor/cuda_runtime.h"
+#include "train/attention_tuning.h"
 #include "train/optimizer.h"
 #include "train/run_plan.h"
 #include "train/synthetic.h"
@@ -134,6 +135,8 @@ public:
           watch_(context_),
           attention_(context_, kAnchorAttention) {
         context_.bind_workspace(arena_.tensor(kWorkspaceBuffer));
+        choices_ = choices_for_run(run_.device, attention_keys(spec_, shape.tokens, shape.anchors), nullptr);
+        context_.bind_attention(&choices_);
         linear_prepare(context_, run_.linears);
         fill_random(context_, weights_.embedding, 3, 0.05);
         fill_random(context_, weights_.head, 4, 0.05);
@@ -176,6 +179,7 @@ private:
     DraftSpec spec_;
     TargetConfig target_;
     RunPlan run_;
+    cuda::AttentionChoices choices_;
     Context context_;
     std::size_t context_bytes_;
     Arena arena_;

@@ -123,6 +123,7 @@ Training::Training(const RunInputs& inputs, const RunPlan& plan, const RunFolder
       arena_(plan.device, plan.plan),
       reader_(context_.stream()) {
     context_.bind_workspace(arena_.tensor(kWorkspaceBuffer));
+    context_.bind_attention(&inputs_.attention);
     load_models();
     make_sources();
     restore();
@@ -294,10 +295,19 @@ void log_memory(const RunPlan& plan) {
              format_bytes(properties.memory_bytes - taken), format_bytes(properties.memory_bytes));
 }
 
+// Of this rank, which is the first: the record's on --resume, else what `dflash tune` found on this device.
+void choose_attention(RunInputs& inputs, Device device) {
+    const RunSettings& settings = inputs.settings;
+    const auto keys = attention_keys(inputs.draft, settings.token_budget, settings.max_anchors);
+    const Json recorded = settings.resume ? read_recorded_attention(settings.out + "/config.json") : Json();
+    inputs.attention = choices_for_run(device, keys, settings.resume ? &recorded : nullptr);
+}
+
 void log_start(const RunInputs& inputs, const RunPlan& plan, const std::string& attention) {
     for (const std::string& line : describe_settings(inputs.settings)) log_info("[config] {}", line);
     log_info("[draft] {}", describe_draft(inputs.draft));
     log_info("[attention] {}", attention);
+    if (const std::string tuned = describe_choices(inputs.attention, plan.device); !tuned.empty()) log_info("[attention] tuned: {}", tuned);
     log_info("[plan] {} ({} bytes) on {}, largest in phase '{}'", format_bytes(plan.plan.arena_bytes), plan.plan.arena_bytes,
              plan.device.type == DeviceType::kCuda ? "the GPU" : "the CPU",
              plan.plan.phases[static_cast<std::size_t>(peak_phase(plan.plan))]);
@@ -314,6 +324,7 @@ TrainSummary run_training(const RunSettings& asked, const TrainHooks& hooks) {
     if (memory > 0) check_memory(inputs.target, inputs.draft, inputs.settings, plan, memory);
 
     const std::string attention = describe_attention(inputs.draft, plan.device);
+    choose_attention(inputs, plan.device);
     open_run_data(inputs);
     const RunFolder folder(settings.out);
     const LogFile log(folder.log());

@@ -24,6 +24,11 @@ namespace dflash::testing {
 namespace {
 
 using cuda::AttentionBackend;
+using cuda::AttentionKernel;
+
+// The kernels by tile, of forward and backward at once.
+constexpr AttentionKernel kHopper{AttentionBackend::kHopper}, kPortable{AttentionBackend::kPortable};
+constexpr AttentionKernel kPortableSmall{AttentionBackend::kPortable, 1};
 using Inputs = ref::AnchorAttentionInputs<double>;
 
 constexpr double kTimesPlainBf16 = 2.0;  // the largest error allowed, in errors of plain bf16 attention
@@ -209,7 +214,7 @@ Results plain_bf16(Problem& p) {
 // Runs forward and backward on the device; results stay there as raw bits, so that two runs can be compared exactly.
 class DeviceRun {
 public:
-    DeviceRun(const Problem& p, AttentionBackend backend, int multiprocessors)
+    DeviceRun(const Problem& p, const AttentionKernel& kernel, int multiprocessors)
         : q_(2 * p.in.q.size()),
           kc_(2 * p.in.k_context.size()),
           vc_(2 * p.in.v_context.size()),
@@ -235,7 +240,7 @@ public:
         begin_.upload(p.shape.begin);
         anchor_.upload(p.shape.anchor);
         for (const DeviceBytes* output : outputs()) output->poison();
-        run(p, backend, multiprocessors);
+        run(p, kernel, multiprocessors);
     }
     std::vector<const DeviceBytes*> outputs() const { return {&out_, &lse_, &delta_, &dq_, &dkc_, &dvc_, &dkb_, &dvb_}; }
     Results results() const {
@@ -252,7 +257,7 @@ private:
         for (const std::uint16_t bits : bytes.download<std::uint16_t>()) values.push_back(bf16_to_float(bits));
         return values;
     }
-    void run(const Problem& p, AttentionBackend backend, int multiprocessors) const {
+    void run(const Problem& p, const AttentionKernel& kernel, int multiprocessors) const {
         const ref::AnchorAttentionShape& s = p.shape;
         const Device device{DeviceType::kCuda, 0};
         const Shape query{s.blocks * s.width, s.heads, s.head_dim};
@@ -269,12 +274,12 @@ private:
         cuda::launch_anchor_attention_forward(
             stream,
             {bf16(q_, query), bf16(kc_, context), bf16(vc_, context), bf16(kb_, key), bf16(vb_, key), mask, scale, bf16(out_, query), lse},
-            backend, multiprocessors);
+            kernel, multiprocessors);
         cuda::launch_anchor_attention_backward(
             stream,
             {bf16(d_out_, query), bf16(q_, query), bf16(kc_, context), bf16(vc_, context), bf16(kb_, key), bf16(vb_, key), mask, scale,
              bf16(out_, query), lse, delta, bf16(dq_, query), bf16(dkc_, context), bf16(dvc_, context), bf16(dkb_, key), bf16(dvb_, key)},
-            backend, multiprocessors);
+            kernel, multiprocessors);
         DFLASH_CUDA(cudaDeviceSynchronize());
     }
 
@@ -332,19 +337,19 @@ std::vector<Case> cases() {
     };
 }
 
-class CudaAnchorAttention : public ::testing::TestWithParam<std::tuple<Case, AttentionBackend>> {
+class CudaAnchorAttention : public ::testing::TestWithParam<std::tuple<Case, AttentionKernel>> {
 protected:
     void SetUp() override {
         int devices = 0;
         if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
-        if (std::get<1>(GetParam()) == AttentionBackend::kHopper && cuda::compute_capability() != 90) GTEST_SKIP() << "not a Hopper device";
+        if (std::get<1>(GetParam()) == kHopper && cuda::compute_capability() != 90) GTEST_SKIP() << "not a Hopper device";
     }
 };
 
 TEST_P(CudaAnchorAttention, MatchesTheReferenceAndItself) {
-    const auto& [c, backend] = GetParam();
+    const auto& [c, kernel] = GetParam();
     Problem p = make_case(c);
-    const DeviceRun run(p, backend, 0);
+    const DeviceRun run(p, kernel, 0);
     const Results got = run.results();
     const Results expected = reference(p);
     const Results plain = plain_bf16(p);
@@ -364,7 +369,7 @@ TEST_P(CudaAnchorAttention, MatchesTheReferenceAndItself) {
     expect_zero_tail(got.d_in.k_block, live, tokens, "d_k_block");
     expect_zero_tail(got.d_in.v_block, live, tokens, "d_v_block");
 
-    const DeviceRun again(p, backend, c.multiprocessors);
+    const DeviceRun again(p, kernel, c.multiprocessors);
     for (std::size_t i = 0; i < run.outputs().size(); ++i) {
         EXPECT_EQ(run.outputs()[i]->download<std::uint8_t>(), again.outputs()[i]->download<std::uint8_t>())
             << "two runs differ in output " << i;
@@ -372,11 +377,11 @@ TEST_P(CudaAnchorAttention, MatchesTheReferenceAndItself) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, CudaAnchorAttention,
-                         ::testing::Combine(::testing::ValuesIn(cases()),
-                                            ::testing::Values(AttentionBackend::kPortable, AttentionBackend::kHopper)),
+                         ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Values(kPortable, kPortableSmall, kHopper)),
                          [](const auto& instance) {
-                             const bool hopper = std::get<1>(instance.param) == AttentionBackend::kHopper;
-                             return std::get<0>(instance.param).name + (hopper ? "_hopper" : "_portable");
+                             const AttentionKernel& kernel = std::get<1>(instance.param);
+                             const char* name = kernel == kHopper ? "_hopper" : kernel == kPortable ? "_portable" : "_portable_small_tiles";
+                             return std::get<0>(instance.param).name + name;
                          });
 
 // The two back ends share no matrix code: at a size that fills the device they must agree, tile by tile.
@@ -388,8 +393,8 @@ TEST(CudaAnchorAttentionLarge, BackEndsAgree) {
         Case c{.name = "large", .documents = {3000, 2500, 692, 2000}, .random_anchors = 250, .dead = 6, .heads = 16, .kv_heads = 4};
         c.window = window;
         const Problem p = make_case(c);
-        const Results a = DeviceRun(p, AttentionBackend::kPortable, 0).results();
-        const Results b = DeviceRun(p, AttentionBackend::kHopper, 0).results();
+        const Results a = DeviceRun(p, kPortable, 0).results();
+        const Results b = DeviceRun(p, kHopper, 0).results();
         const auto same = [](const std::vector<double>& x, const std::vector<double>& y) {
             return close(std::span<const double>(x), std::span<const double>(y), kOpBf16);
         };

@@ -18,6 +18,7 @@ struct AnchorAttentionShape {
     bool causal_block;
     float scale;
     int multiprocessors;  // to use at most; 0 = all. Changes no result.
+    int tile = 0;         // of the portable back end's compiled tiles (tile_config.h)
     int group() const { return heads / kv_heads; }
 };
 

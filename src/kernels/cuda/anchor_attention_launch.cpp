@@ -9,8 +9,8 @@ namespace dflash::cuda {
 
 namespace {
 
-AnchorAttentionShape make_shape(const Tensor& q, const Tensor& k_context, const AnchorAttentionMask& mask, float scale,
-                                int multiprocessors) {
+AnchorAttentionShape make_shape(const Tensor& q, const Tensor& k_context, const AnchorAttentionMask& mask, float scale, int multiprocessors,
+                                int tile) {
     DFLASH_CHECK(scale > 0, "anchor attention: scale {}", scale);
     AnchorAttentionShape s{};
     s.context_rows = static_cast<int>(k_context.shape[0]);
@@ -24,6 +24,7 @@ AnchorAttentionShape make_shape(const Tensor& q, const Tensor& k_context, const 
     s.causal_block = mask.causal_block;
     s.scale = scale;
     s.multiprocessors = multiprocessors;
+    s.tile = tile;
     return s;
 }
 
@@ -62,25 +63,25 @@ int compute_capability() {
     return 10 * major + minor;
 }
 
-void launch_anchor_attention_forward(const Stream& stream, const AnchorAttentionForwardParams& p, AttentionBackend backend,
+void launch_anchor_attention_forward(const Stream& stream, const AnchorAttentionForwardParams& p, const AttentionKernel& kernel,
                                      int multiprocessors) {
     if (p.mask.num_live == 0) {
         clear(stream, p.out);
         clear(stream, p.lse);
         return;
     }
-    const AnchorAttentionForwardArgs args{make_shape(p.q, p.k_context, p.mask, p.scale, multiprocessors), make_inputs(p),
+    const AnchorAttentionForwardArgs args{make_shape(p.q, p.k_context, p.mask, p.scale, multiprocessors, kernel.tile), make_inputs(p),
                                           bf16_pointer(p.out, "out"), f32_pointer(p.lse, "lse")};
-    backend == AttentionBackend::kHopper ? hopper::forward(args, stream.handle) : portable::forward(args, stream.handle);
+    kernel.backend == AttentionBackend::kHopper ? hopper::forward(args, stream.handle) : portable::forward(args, stream.handle);
 }
 
-void launch_anchor_attention_backward(const Stream& stream, const AnchorAttentionBackwardParams& p, AttentionBackend backend,
+void launch_anchor_attention_backward(const Stream& stream, const AnchorAttentionBackwardParams& p, const AttentionKernel& kernel,
                                       int multiprocessors) {
     if (p.mask.num_live == 0) {
         for (const Tensor* output : {&p.delta, &p.d_q, &p.d_k_context, &p.d_v_context, &p.d_k_block, &p.d_v_block}) clear(stream, *output);
         return;
     }
-    const AnchorAttentionBackwardArgs args{make_shape(p.q, p.k_context, p.mask, p.scale, multiprocessors),
+    const AnchorAttentionBackwardArgs args{make_shape(p.q, p.k_context, p.mask, p.scale, multiprocessors, kernel.tile),
                                            make_inputs(p),
                                            bf16_pointer(p.d_out, "d_out"),
                                            bf16_pointer(p.out, "out"),
@@ -91,25 +92,38 @@ void launch_anchor_attention_backward(const Stream& stream, const AnchorAttentio
                                            bf16_pointer(p.d_v_context, "d_v_context"),
                                            bf16_pointer(p.d_k_block, "d_k_block"),
                                            bf16_pointer(p.d_v_block, "d_v_block")};
-    backend == AttentionBackend::kHopper ? hopper::backward(args, stream.handle) : portable::backward(args, stream.handle);
+    kernel.backend == AttentionBackend::kHopper ? hopper::backward(args, stream.handle) : portable::backward(args, stream.handle);
 }
 
-// The ops of kernels/anchor_attention.h: the best back end of the context's device.
+// The ops of kernels/anchor_attention.h: the kernel that was chosen for the shape, else the default of the context's device.
 namespace {
 
 template <typename Params>
-AttentionBackend backend_for(const Params& p) {
-    return choose_attention_kernel(compute_capability(), p.q.shape[1], p.k_context.shape[1], p.q.shape[2], p.mask.block_size).backend;
+AttentionKernel kernel_for(const Context& context, const Params& p, AttentionPass pass) {
+    const std::int64_t heads = p.q.shape[1], kv_heads = p.k_context.shape[1], head_dim = p.q.shape[2];
+    if (context.attention() != nullptr) {
+        const AttentionKey key{pass,
+                               heads,
+                               kv_heads,
+                               head_dim,
+                               p.mask.block_size,
+                               p.mask.window,
+                               p.mask.causal_block,
+                               length_bucket(p.k_context.shape[0]),
+                               length_bucket(p.mask.begin_row.elements())};
+        if (const AttentionKernel* chosen = context.attention()->find(key)) return *chosen;
+    }
+    return choose_attention_kernel(compute_capability(), heads, kv_heads, head_dim, p.mask.block_size);
 }
 
 }  // namespace
 
 void anchor_attention_forward(const Context& context, const AnchorAttentionForwardParams& p) {
-    launch_anchor_attention_forward(context.stream(), p, backend_for(p));
+    launch_anchor_attention_forward(context.stream(), p, kernel_for(context, p, AttentionPass::kForward));
 }
 
 void anchor_attention_backward(const Context& context, const AnchorAttentionBackwardParams& p) {
-    launch_anchor_attention_backward(context.stream(), p, backend_for(p));
+    launch_anchor_attention_backward(context.stream(), p, kernel_for(context, p, AttentionPass::kBackward));
 }
 
 }  // namespace dflash::cuda

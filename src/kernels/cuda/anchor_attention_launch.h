@@ -12,10 +12,10 @@ namespace dflash::cuda {
 // Of the current device.
 int compute_capability();
 
-// multiprocessors: those that the Hopper back end may use, 0 = all; no result depends on it.
-void launch_anchor_attention_forward(const Stream& stream, const AnchorAttentionForwardParams& params, AttentionBackend backend,
+// `kernel` is one of attention_kernels(). multiprocessors: those that the Hopper back end may use, 0 = all; no result depends on it.
+void launch_anchor_attention_forward(const Stream& stream, const AnchorAttentionForwardParams& params, const AttentionKernel& kernel,
                                      int multiprocessors = 0);
-void launch_anchor_attention_backward(const Stream& stream, const AnchorAttentionBackwardParams& params, AttentionBackend backend,
+void launch_anchor_attention_backward(const Stream& stream, const AnchorAttentionBackwardParams& params, const AttentionKernel& kernel,
                                       int multiprocessors = 0);
 
 }  // namespace dflash::cuda

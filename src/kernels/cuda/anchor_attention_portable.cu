@@ -97,10 +97,10 @@ __device__ __forceinline__ void load_queries(SharedTile<kD> tile, const Problem&
 // Tiles with the longest prefixes first: anchors are sorted, so the last tokens.
 __device__ __forceinline__ int last_first(int tiles) { return tiles - 1 - static_cast<int>(blockIdx.y); }
 
-template <int kD>
-__global__ void __launch_bounds__(32 * kPortableForward.warps, kPortableForward.warps == 8 ? 2 : 1)
+template <int kD, int kChoice>
+__global__ void __launch_bounds__(32 * kPortableForward[kChoice].warps, kPortableForward[kChoice].warps == 8 ? 2 : 1)
     forward_kernel(Problem p, AnchorAttentionInputs in, Bf16* out, float* lse, int tiles) {
-    constexpr PortableTile kTile = kPortableForward;
+    constexpr PortableTile kTile = kPortableForward[kChoice];
     constexpr int kThreads = 32 * kTile.warps;
     constexpr int kRows = 16 * kTile.warps;
     constexpr int kN = kTile.width / 8;
@@ -270,11 +270,11 @@ __device__ __forceinline__ int2 query_tile_range(const AnchorMask& mask, int key
 }
 
 // Key tiles [0, context_tiles) cover the context rows, the others the block keys.
-template <int kD>
-__global__ void __launch_bounds__(32 * kPortableKey.warps, 2)
+template <int kD, int kChoice>
+__global__ void __launch_bounds__(32 * kPortableKey[kChoice].warps, 2)
     key_kernel(Problem p, AnchorAttentionInputs in, const Bf16* d_out, const float* lse, const float* delta, KeyGradients gradients,
                int context_tiles) {
-    constexpr PortableTile kTile = kPortableKey;
+    constexpr PortableTile kTile = kPortableKey[kChoice];
     constexpr int kThreads = 32 * kTile.warps;
     constexpr int kRows = 16 * kTile.warps;  // keys
     constexpr int kWidth = kTile.width;      // query rows of a moving tile
@@ -396,29 +396,42 @@ void launch(const char* name, Kernel* kernel, dim3 grid, int threads, std::size_
     DFLASH_LAUNCH_CHECK(name);
 }
 
+template <int kD, int kChoice>
+void forward_tile(const AnchorAttentionForwardArgs& a, void* stream) {
+    constexpr PortableTile kTile = kPortableForward[kChoice];
+    constexpr std::size_t kBytes = portable_bytes(kTile, kD, 1);
+    static_assert(kBytes <= kSharedBytesPortable);
+    const int tiles = divide_up(a.shape.tokens, (16 * kTile.warps) / a.shape.group());
+    launch("anchor attention forward (portable)", forward_kernel<kD, kChoice>, dim3(a.shape.kv_heads, tiles), 32 * kTile.warps, kBytes,
+           stream, make_problem(a.shape, a.in), a.in, a.out, a.lse, tiles);
+}
+
 template <int kD>
 void forward_dim(const AnchorAttentionForwardArgs& a, void* stream) {
-    constexpr std::size_t kBytes = portable_bytes(kPortableForward, kD, 1);
-    static_assert(kBytes <= kSharedBytesPortable);
-    const int tiles = divide_up(a.shape.tokens, (16 * kPortableForward.warps) / a.shape.group());
-    launch("anchor attention forward (portable)", forward_kernel<kD>, dim3(a.shape.kv_heads, tiles), 32 * kPortableForward.warps, kBytes,
-           stream, make_problem(a.shape, a.in), a.in, a.out, a.lse, tiles);
+    a.shape.tile == 0 ? forward_tile<kD, 0>(a, stream) : forward_tile<kD, 1>(a, stream);
+}
+
+template <int kD, int kChoice>
+void key_tile(const AnchorAttentionBackwardArgs& a, const Problem& problem, void* stream) {
+    constexpr PortableTile kTile = kPortableKey[kChoice];
+    constexpr std::size_t kBytes = portable_bytes(kTile, kD, 2);
+    static_assert(kBytes + 2048 <= kSharedBytesPortable);
+    const int context_tiles = divide_up(a.shape.context_rows, (16 * kTile.warps));
+    const int own_tiles = divide_up(a.shape.tokens, (16 * kTile.warps));
+    const KeyGradients gradients{a.d_k_context, a.d_v_context, a.d_k_block, a.d_v_block};
+    launch("anchor attention dK, dV (portable)", key_kernel<kD, kChoice>, dim3(a.shape.kv_heads, context_tiles + own_tiles),
+           32 * kTile.warps, kBytes, stream, problem, a.in, a.d_out, a.lse, a.delta, gradients, context_tiles);
 }
 
 template <int kD>
 void backward_dim(const AnchorAttentionBackwardArgs& a, void* stream) {
     constexpr std::size_t kQueryBytes = portable_bytes(kPortableQuery, kD, 2);
-    constexpr std::size_t kKeyBytes = portable_bytes(kPortableKey, kD, 2);
-    static_assert(kQueryBytes <= kSharedBytesPortable && kKeyBytes + 2048 <= kSharedBytesPortable);
+    static_assert(kQueryBytes <= kSharedBytesPortable);
     const Problem problem = make_problem(a.shape, a.in);
     const int query_tiles = divide_up(a.shape.tokens, (16 * kPortableQuery.warps) / a.shape.group());
     launch("anchor attention dQ (portable)", query_kernel<kD>, dim3(a.shape.kv_heads, query_tiles), 32 * kPortableQuery.warps, kQueryBytes,
            stream, problem, a.in, a.d_out, a.lse, a.delta, a.d_q, query_tiles);
-    const int context_tiles = divide_up(a.shape.context_rows, (16 * kPortableKey.warps));
-    const int own_tiles = divide_up(a.shape.tokens, (16 * kPortableKey.warps));
-    const KeyGradients gradients{a.d_k_context, a.d_v_context, a.d_k_block, a.d_v_block};
-    launch("anchor attention dK, dV (portable)", key_kernel<kD>, dim3(a.shape.kv_heads, context_tiles + own_tiles), 32 * kPortableKey.warps,
-           kKeyBytes, stream, problem, a.in, a.d_out, a.lse, a.delta, gradients, context_tiles);
+    a.shape.tile == 0 ? key_tile<kD, 0>(a, problem, stream) : key_tile<kD, 1>(a, problem, stream);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "base/error.h"
 #include "kernels/cuda/tile_config.h"
@@ -17,7 +18,14 @@ constexpr int kHopperCapability = 90;
 constexpr int kOldestCapability = 80;
 
 constexpr AttentionKernel kHopper{AttentionBackend::kHopper, 0, "hopper", "fused, Hopper (wgmma)"};
-constexpr AttentionKernel kPortable{AttentionBackend::kPortable, 0, "portable", "fused, portable (mma.sync)"};
+// By AttentionKernel::tile; named after the tiles of kPortableForward and kPortableKey.
+constexpr AttentionKernel kPortable[2][2] = {
+    {{AttentionBackend::kPortable, 0, "portable-8x64", "fused, portable (mma.sync)"},
+     {AttentionBackend::kPortable, 1, "portable-4x64", "fused, portable (mma.sync), 64 rows"}},
+    {{AttentionBackend::kPortable, 0, "portable-4x64", "fused, portable (mma.sync)"},
+     {AttentionBackend::kPortable, 1, "portable-4x32", "fused, portable (mma.sync), 32 queries at a time"}},
+};
+static_assert(std::size(kPortableForward) == 2 && std::size(kPortableKey) == 2);
 
 }  // namespace
 
@@ -39,10 +47,12 @@ AttentionKernel choose_attention_kernel(int compute_capability, std::int64_t hea
     return attention_kernels(compute_capability, AttentionPass::kForward).front();
 }
 
-std::vector<AttentionKernel> attention_kernels(int compute_capability, AttentionPass) {
+std::vector<AttentionKernel> attention_kernels(int compute_capability, AttentionPass pass) {
     std::vector<AttentionKernel> kernels;
     if (compute_capability == kHopperCapability) kernels.push_back(kHopper);
-    if (compute_capability >= kOldestCapability) kernels.push_back(kPortable);
+    if (compute_capability >= kOldestCapability) {
+        for (const AttentionKernel& kernel : kPortable[static_cast<int>(pass)]) kernels.push_back(kernel);
+    }
     return kernels;
 }
 

@@ -17,9 +17,10 @@ struct PortableTile {
     int width;
     int stages;
 };
-constexpr PortableTile kPortableForward{8, 64, 2};
+// By AttentionKernel::tile, the default first; the dQ kernel has one.
+constexpr PortableTile kPortableForward[] = {{8, 64, 2}, {4, 64, 2}};
 constexpr PortableTile kPortableQuery{4, 64, 2};
-constexpr PortableTile kPortableKey{4, 64, 2};
+constexpr PortableTile kPortableKey[] = {{4, 64, 2}, {4, 32, 2}};
 
 // One stationary operand in forward (Q), two in backward (Q and dO, or K and V); the moving ones are always a pair.
 constexpr std::size_t portable_bytes(PortableTile tile, int head_dim, int stationary) {
