@@ -81,11 +81,12 @@ void print_table(const StepFlags& flags, const StepBench& bench) {
 }
 
 int run_bench_step(StepFlags flags) {
-    if (flags.repeats < 1) throw_bad_input("--repeats is {}; it must be at least 1", flags.repeats);
     if (flags.threads > 0) omp_set_num_threads(static_cast<int>(flags.threads));
     BenchShape shape = read_bench_shape(flags.shape);
     if (flags.token_budget > 0) shape.tokens = flags.token_budget;
     if (flags.max_anchors > 0) shape.anchors = flags.max_anchors;
+    if (shape.tokens < 2)
+        throw_bad_input("bench step: {} token has no room for an anchor and a word to guess; give 2 or more", shape.tokens);
     flags.settings.device = device_type_name(choose_device(flags.settings.device));
     check_settings(flags.settings);
     const StepBench bench = run_step_bench(shape, flags.settings, flags.repeats);
@@ -105,12 +106,16 @@ void add_bench_command(CLI::App& app, Run& run) {
     const auto flags = std::make_shared<StepFlags>();
     step->add_option("--device", flags->settings.device, "auto, cpu or cuda")->capture_default_str();
     step->add_option("--shape", flags->shape, "a JSON file, or the name of one in bench/shapes")->required();
-    step->add_option("--token-budget", flags->token_budget, "tokens of the micro-batch; 0: as the shape says")->capture_default_str();
-    step->add_option("--max-anchors", flags->max_anchors, "anchors of the micro-batch; 0: as the shape says")->capture_default_str();
+    step->add_option("--token-budget", flags->token_budget, "tokens of the micro-batch; 0: as the shape says")
+        ->check(between(0, kMostRows))
+        ->capture_default_str();
+    step->add_option("--max-anchors", flags->max_anchors, "anchors of the micro-batch; 0: as the shape says")
+        ->check(between(0, kMostRows))
+        ->capture_default_str();
     step->add_option("--recompute", flags->settings.recompute, "none, attention or layer")->capture_default_str();
     step->add_option("--grad-dtype", flags->settings.grad_dtype, "auto, f32 or bf16")->capture_default_str();
-    step->add_option("--repeats", flags->repeats, "timed steps")->capture_default_str();
-    step->add_option("--threads", flags->threads, "of the CPU; 0 = all")->capture_default_str();
+    step->add_option("--repeats", flags->repeats, "timed steps")->check(between(1, kMostRepeats))->capture_default_str();
+    step->add_option("--threads", flags->threads, "of the CPU; 0 = all")->check(between(0, kMaxThreads))->capture_default_str();
     step->add_flag("--json", flags->json, "print one JSON object");
     step->callback([flags, &run] { run = [flags] { return run_bench_step(*flags); }; });
     add_bench_loss_command(*command, run);

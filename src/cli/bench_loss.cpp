@@ -57,9 +57,6 @@ void print_table(const LossFlags& flags, const LossBench& bench) {
 }
 
 int run_bench_loss(const LossFlags& flags) {
-    for (const std::int64_t size : {flags.shape.rows, flags.shape.hidden, flags.shape.vocabulary, flags.shape.chunk, flags.repeats}) {
-        if (size < 1) throw_bad_input("bench loss: a size or --repeats is {}; each must be at least 1", size);
-    }
     const LossBench bench = run_loss_bench(flags.shape, choose_device(flags.device), flags.repeats);
     flags.json ? print_json(flags, bench) : print_table(flags, bench);
     return 0;
@@ -72,11 +69,13 @@ void add_bench_loss_command(CLI::App& bench, Run& run) {
     command->footer("Example:\n  dflash bench loss --vocabulary 248320 --hidden 5120 --rows 8192 --loss-chunk 1024");
     const auto flags = std::make_shared<LossFlags>();
     command->add_option("--device", flags->device, "auto, cpu or cuda")->capture_default_str();
-    command->add_option("--rows", flags->shape.rows, "weighted rows")->capture_default_str();
-    command->add_option("--hidden", flags->shape.hidden, "width of the hidden states")->capture_default_str();
-    command->add_option("--vocabulary", flags->shape.vocabulary, "words of the head")->capture_default_str();
-    command->add_option("--loss-chunk", flags->shape.chunk, "rows of logits at a time")->capture_default_str();
-    command->add_option("--repeats", flags->repeats, "timed runs")->capture_default_str();
+    command->add_option("--rows", flags->shape.rows, "weighted rows")->check(between(1, kMostRows))->capture_default_str();
+    command->add_option("--hidden", flags->shape.hidden, "width of the hidden states")->check(between(1, kMostRows))->capture_default_str();
+    command->add_option("--vocabulary", flags->shape.vocabulary, "words of the head")->check(between(1, kMostRows))->capture_default_str();
+    command->add_option("--loss-chunk", flags->shape.chunk, "rows of logits at a time")
+        ->check(between(1, kMostRows))
+        ->capture_default_str();
+    command->add_option("--repeats", flags->repeats, "timed runs")->check(between(1, kMostRepeats))->capture_default_str();
     command->add_flag("--json", flags->json, "print one JSON object");
     command->callback([flags, &run] { run = [flags] { return run_bench_loss(*flags); }; });
 }

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/words.h"
 #include "io/json.h"
 #include "train/step_bench.h"
 
@@ -20,6 +22,8 @@ inline Range range_of(const std::vector<double>& ms) {
     return {*low, median(ms), *high};
 }
 inline Json to_json(const Range& range) { return {{"min", range.min}, {"median", range.median}, {"max", range.max}}; }
+
+constexpr std::int64_t kMostRows = std::int64_t{1} << 24, kMostRepeats = 1000000;
 
 void add_bench_loss_command(CLI::App& bench, Run& run);
 void add_bench_attention_command(CLI::App& bench, Run& run);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/words.h"
 #include "data/chat.h"
 #include "draft/provenance.h"
 #include "io/json.h"
@@ -50,14 +51,14 @@ void add_decoding_flags(CLI::App& command, DecodingFlags& flags, bool draft_requ
     command.add_option("--thinking", flags.thinking, "on or off; default: the drafter's, else off")->check(CLI::IsMember({"on", "off"}));
     command.add_option("--system", flags.system, "system text for chats that have none");
     command.add_option("--max-new-tokens", flags.max_new_tokens, "most tokens to decode for a prompt")
-        ->check(CLI::NonNegativeNumber)
+        ->check(not_negative())
         ->capture_default_str();
     command.add_option("--temperature", flags.sampling.temperature, "0: greedy")->capture_default_str();
     command.add_option("--top-k", flags.sampling.top_k, "draw from the k likeliest tokens; 0: all")->capture_default_str();
     command.add_option("--top-p", flags.sampling.top_p, "draw from the likeliest tokens that make up this share")->capture_default_str();
     command.add_option("--seed", flags.sampling.seed, "of the random numbers")->capture_default_str();
-    command.add_option("--limit", flags.limit, "take the first rows only; 0: all")->check(CLI::NonNegativeNumber)->capture_default_str();
-    command.add_option("--threads", flags.threads, "of the CPU; 0: all")->check(CLI::NonNegativeNumber)->capture_default_str();
+    command.add_option("--limit", flags.limit, "take the first rows only; 0: all")->check(not_negative())->capture_default_str();
+    command.add_option("--threads", flags.threads, "of the CPU; 0: all")->check(between(0, kMaxThreads))->capture_default_str();
     command.add_option("--device", flags.device, "auto (a GPU where there is one), cpu or cuda")
         ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
         ->capture_default_str();

@@ -95,6 +95,9 @@ void print_table(const EvalFlags& flags, const AcceptanceReport& report) {
 
 int run_eval(const EvalFlags& flags) {
     apply_decoding_flags(flags.decoding);
+    // The first token comes from the prompt's own pass: one alone has no verify step to measure.
+    if (flags.decoding.max_new_tokens < 2)
+        throw_bad_input("--max-new-tokens is {}: measuring needs at least 2", flags.decoding.max_new_tokens);
     const TargetConfig target = read_target_config(flags.decoding.target);
     const Tokenizer tokenizer = read_tokenizer(flags.decoding.target);
     const std::vector<Prompt> prompts = read_prompts(flags.prompts, flags.decoding.limit, resolve_chat_template(flags.decoding), tokenizer);

@@ -55,6 +55,7 @@ TargetConfig read_target(const DraftSpec& spec, const ExportArguments& arguments
 }
 
 void check_destination(const std::string& out) {
+    check_publishable(out);
     std::error_code error;
     if (std::filesystem::exists(out, error) && !std::filesystem::is_empty(out, error)) {
         throw_bad_input("{}: exists and is not an empty folder; give another --out", out);

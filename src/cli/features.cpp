@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/progress_line.h"
+#include "cli/words.h"
 #include "data/chat_template.h"
 #include "data/dataset.h"
 #include "draft/draft_spec.h"
@@ -104,6 +105,7 @@ int run_file(const FeaturesArguments& arguments) {
 
 // Only what this command made before is ever replaced.
 void check_replaceable(const std::string& folder) {
+    check_publishable(folder);
     if (!path_exists(folder)) return;
     if (fs::is_directory(folder) && (fs::is_empty(folder) || fs::exists(features_data_folder(folder)))) return;
     throw_bad_input("--out {} exists and is no folder of features: name another one", folder);
@@ -178,7 +180,7 @@ void add_features_command(CLI::App& app, Run& run) {
         ->capture_default_str();
     command->add_option("--system", arguments->system, "system text for rows that have none");
     command->add_option("--max-length", arguments->max_length, "tokens a row may have; longer ones are cut (0: no limit)")
-        ->check(CLI::NonNegativeNumber)
+        ->check(not_negative())
         ->capture_default_str();
     command->add_option("--device", arguments->device, "auto (a GPU where there is one: its states are bf16), cpu or cuda")
         ->check(CLI::IsMember({"auto", "cpu", "cuda"}))

@@ -301,6 +301,7 @@ Report inspect_folder(const std::string& folder) {
 
 Report inspect_file(const std::string& path) {
     if (path.ends_with(".json")) return inspect_model(path);
+    if (!path.ends_with(".safetensors")) throw_bad_input("{}: inspect knows *.safetensors, *.json and folders", path);
     const SafetensorsFile file(path);
     Tally all;
     Report tensors = Report::object();

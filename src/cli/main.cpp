@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "cli/command.h"
+#include "cli/words.h"
 
 namespace {
 
@@ -49,6 +50,8 @@ int main(int argc, char** argv) {
         add(app, run);
     }
     try {
+        dflash::cli::refuse_cut_flags(argc, argv);
+        dflash::cli::check_words(app);
         app.parse(argc, argv);
         return run();
     } catch (const CLI::ParseError& error) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/command.h"
+#include "cli/words.h"
 #include "data/chat_template.h"
 #include "data/dataset.h"
 
@@ -61,7 +62,7 @@ void add_prepare_command(CLI::App& app, Run& run) {
         ->capture_default_str();
     command->add_option("--system", settings.chat_template.system, "system text for rows that have none");
     command->add_option("--max-length", settings.max_length, "tokens a row may have; longer ones are cut and counted (0: no limit)")
-        ->check(CLI::NonNegativeNumber)
+        ->check(not_negative())
         ->capture_default_str();
     command->add_flag("--strict", settings.strict, "any refused row is an error");
     command->footer(

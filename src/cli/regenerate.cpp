@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 
@@ -15,6 +16,7 @@
 #include "cli/regenerate_file.h"
 #include "data/row_error.h"
 #include "generate/text_stream.h"
+#include "io/atomic_file.h"
 
 namespace dflash::cli {
 namespace {
@@ -112,6 +114,9 @@ void print_totals(const RegenerateFlags& flags, const Totals& totals) {
 
 int run_regenerate(const RegenerateFlags& flags) {
     apply_decoding_flags(flags.decoding);
+    if (path_exists(flags.data) && !std::filesystem::is_regular_file(flags.data) && !std::filesystem::is_directory(flags.data)) {
+        throw_bad_input("--data {} is no file, and it is read twice: save it to a file first", flags.data);
+    }
     if (flags.decoding.max_new_tokens < 1) throw_bad_input("--max-new-tokens is 0: answers need at least 1");
     const TargetConfig target = read_target_config(flags.decoding.target);
     const Tokenizer tokenizer = read_tokenizer(flags.decoding.target);

@@ -6,13 +6,16 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <csignal>
+#include <filesystem>
 #include <memory>
 
 #include "base/byte_size.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/progress.h"
 #include "cli/train_flags.h"
+#include "io/atomic_file.h"
 #include "train/trainer.h"
 
 namespace dflash::cli {
@@ -26,7 +29,19 @@ void on_stop_signal(int signal) {
     std::signal(signal, SIG_DFL);
 }
 
+// A run may be made in a folder that is there, but not among the files of something else.
+void check_run_destination(const std::string& out) {
+    check_publishable(std::filesystem::absolute(out).string());
+    if (path_exists(out) && !std::filesystem::is_directory(out)) throw_bad_input("--out {} is a file: name a folder to make", out);
+    for (const char* foreign : {"manifest.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"}) {
+        if (path_exists(out + "/" + foreign)) {
+            throw_bad_input("--out {} holds a data set or a model ({}): name another folder for the run", out, foreign);
+        }
+    }
+}
+
 int run_train(const RunSettings& settings) {
+    if (!settings.out.empty() && !settings.resume) check_run_destination(settings.out);
     std::signal(SIGINT, on_stop_signal);
     std::signal(SIGTERM, on_stop_signal);
     TrainProgress progress(settings.log_every);

@@ -225,7 +225,11 @@ ChatRow parse_chat_row(std::string_view line, const std::string& where) {
     try {
         (void)parse_json(line, where);  // the strict checks
     } catch (const Error& error) {
-        throw RowError(where, "not valid JSON", error.what());
+        std::string detail = error.what();
+        for (const std::string& known : {where + ": ", std::string("not valid JSON: ")}) {
+            if (detail.starts_with(known)) detail.erase(0, known.size());
+        }
+        throw RowError(where, "not valid JSON", detail);
     }
     const Value row = Value::parse(line.begin(), line.end());
     return RowReader(row, where).read();

@@ -51,6 +51,7 @@ void remove_leftovers(const fs::path& out) {
 class Staging {
 public:
     explicit Staging(const std::string& out) : out_(fs::absolute(without_last_slash(out))) {
+        check_publishable(out);
         if (fs::exists(out_) && !is_prepared_folder(out_.string()) && !(fs::is_directory(out_) && fs::is_empty(out_))) {
             throw_bad_input("{}: exists and is no prepared data set: choose another --out or remove it", out);
         }

@@ -45,7 +45,7 @@ public:
     Progress(std::string path, std::uintmax_t bytes) : path_(std::move(path)), bytes_(static_cast<double>(bytes)) {}
     void at(double done, std::int64_t rows) {
         const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-        if (seconds < next_ || done <= 0) return;
+        if (seconds < next_ || done <= 0 || bytes_ <= 0) return;
         next_ = seconds + kReportSeconds;
         log_info("[data] {}: {:.0f} %, {} rows, {:.0f} s left", path_, 100 * done / bytes_, rows, seconds * (bytes_ - done) / done);
     }
@@ -90,13 +90,14 @@ PrepareReport RowEncoder::run(const Sink& sink) {
 
 void RowEncoder::run_file(const std::string& path, const Sink& sink) {
     std::ifstream file = open_line_file(path, "chats");
-    Progress progress(path, std::filesystem::file_size(path));
+    std::error_code unknown;  // of a pipe
+    const std::uintmax_t bytes = std::filesystem::file_size(path, unknown);
+    Progress progress(path, unknown ? 0 : bytes);
     std::vector<Line> lines;
     std::size_t bytes_waiting = 0;
     double bytes_done = 0;
     std::string text;
     for (std::int64_t number = 1; std::getline(file, text); ++number) {
-        if (number == 1 && text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // a byte order mark
         bytes_done += static_cast<double>(text.size() + 1);
         if (is_blank(text)) continue;
         bytes_waiting += text.size();

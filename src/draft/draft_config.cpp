@@ -345,6 +345,9 @@ DraftSpec parse_draft_config(const Json& json, const std::string& where) {
 DraftSpec read_draft_spec(const std::string& folder_or_config) {
     const bool folder = std::filesystem::is_directory(folder_or_config);
     const std::string path = folder ? folder_or_config + "/config.json" : folder_or_config;
+    if (folder && std::filesystem::exists(folder_or_config + "/draft/config.json")) {
+        throw_bad_input("{} is a run or a checkpoint: its drafter is {}/draft", folder_or_config, folder_or_config);
+    }
     return parse_draft_config(read_json_file(path), path);
 }
 

@@ -44,6 +44,22 @@ void write_file_atomically(const std::string& path, std::string_view content) {
     file.commit();
 }
 
+void check_publishable(const std::string& path) {
+    fs::path clean = fs::path(path).lexically_normal();
+    if (!clean.has_filename()) clean = clean.parent_path();  // a slash at the end
+    const std::string name = clean.filename().string();
+    if (name.empty() || name == "." || name == "..") throw_bad_input("'{}' cannot be replaced: give the folder to make a name", path);
+    std::error_code unknown;
+    if (fs::is_symlink(fs::symlink_status(clean, unknown)) && !path_exists(clean.string())) {
+        throw_bad_input("{}: is a link that leads nowhere: remove it or name another folder", path);
+    }
+    for (fs::path above = clean.parent_path(); above.has_filename(); above = above.parent_path()) {
+        if (!path_exists(above.string())) continue;
+        if (!fs::is_directory(above, unknown)) throw_bad_input("{}: {} is no folder", path, above.string());
+        return;
+    }
+}
+
 void publish_folder(const std::string& staging, const std::string& path) {
     sync_path(staging);
     std::error_code unread;

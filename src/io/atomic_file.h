@@ -10,6 +10,9 @@
 namespace dflash {
 
 void write_file_atomically(const std::string& path, std::string_view content);
+// Error(kBadInput) where no folder can be published: a path without a name of its own (".", "/"), a link that leads nowhere, a file above it.
+// To be called before the work whose result goes there.
+void check_publishable(const std::string& path);
 // Replaces folder `path` by the finished folder `staging` (same parent); an existing `path` is removed after.
 void publish_folder(const std::string& staging, const std::string& path);
 // fsync of a file or folder.

@@ -53,6 +53,11 @@ std::string parent_folder(const std::string& path) {
 }
 
 TemporaryFile::TemporaryFile(const std::string& final_path) : final_path_(final_path) {
+    std::error_code absent;
+    const fs::file_status there = fs::status(final_path, absent);
+    if (fs::exists(there) && !fs::is_regular_file(there)) {
+        throw_bad_input("{}: is {}: name a file to write", final_path, fs::is_directory(there) ? "a folder" : "no regular file");
+    }
     static std::atomic<int> counter{0};
     const std::string prefix = temporary_prefix(fs::path(final_path).filename().string());
     remove_stale_temporaries(parent_folder(final_path), prefix);

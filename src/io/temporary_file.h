@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A file that is written beside its final path and takes that path only in commit(); otherwise it is removed. What a killed process
-// left behind for the same path is removed by the next writer. Failures are Error(kFailed) with the system's reason.
+// left behind for the same path is removed by the next writer. Failures are Error(kFailed) with the system's reason;
+// a folder or a device at the path, which must not be replaced, is Error(kBadInput).
 #pragma once
 
 #include <cstddef>

@@ -83,9 +83,10 @@ std::vector<std::vector<std::int32_t>> prompts_of_file(const RunInputs& inputs) 
     std::string line;
     for (std::int64_t number = 1; std::getline(file, line); ++number) {
         if (static_cast<std::int64_t>(prompts.size()) == inputs.settings.eval_count) break;
-        if (line.empty()) continue;
+        if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
         prompts.push_back(render_prompt(parse_chat_row(line, fmt::format("{} line {}", path, number)), inputs.chat_template, tokenizer));
     }
+    if (prompts.empty() && inputs.settings.eval_count > 0) throw_bad_input("--eval-prompts: {} holds no prompts", path);
     return prompts;
 }
 

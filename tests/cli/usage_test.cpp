@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Bad usage and bad input of every command: exit code 2, one line that says what is wrong, nothing left behind.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -161,6 +163,83 @@ TEST(Usage, PathsThatCannotBeLookedUpAreBadInput) {
         EXPECT_TRUE(refused(run_program(bad.words), bad.fragments));
     }
     EXPECT_EQ(folder.num_files(), 0U) << "something was left behind";
+}
+
+// A variable that a script forgot to set, a number with a slip: every flag that takes a value refuses them alike.
+TEST(Usage, WordsThatAreNoValuesAreRefused) {
+    const BadInput cases[] = {
+        {"no drafter after all", {"generate", "--target", kTarget, "--prompt", "x", "--draft", ""}, {"--draft", "empty"}},
+        {"no folder", {"export", "--draft", kTarget, "--out", ""}, {"--out", "empty"}},
+        {"no number", {"plan", "--target", kTarget, "--lr", ""}, {"--lr", "empty"}},
+        {"nothing behind =", {"generate", "--system=", "--target", kTarget, "--prompt", "x"}, {"--system", "no value"}},
+        {"not UTF-8", {"generate", "--target", kTarget, "--chat", "a\xff"}, {"--chat", "UTF-8"}},
+        {"a path that is not UTF-8", {"inspect", "\xff"}, {"path", "UTF-8"}},
+        {"a fraction", {"plan", "--target", kTarget, "--steps", "1.5"}, {"--steps", "'1.5' is no whole number"}},
+        {"an exponent", {"plan", "--target", kTarget, "--steps", "1e3"}, {"--steps", "'1e3' is no whole number"}},
+        {"more than 64 bits", {"plan", "--target", kTarget, "--seed", "99999999999999999999"}, {"--seed", "no whole number"}},
+        {"negative", {"generate", "--target", kTarget, "--prompt", "x", "--seed", "-1"}, {"--seed", "from 0 on"}},
+        {"a negative count",
+         {"generate", "--target", kTarget, "--prompt", "x", "--limit", "-1"},
+         {"--limit", "is -1; it must be 0 or more"}},
+        {"no real number", {"plan", "--target", kTarget, "--lr", "nan"}, {"--lr", "'nan' is no number"}},
+        {"of a list", {"plan", "--target", kTarget, "--target-layer-ids", "1,x"}, {"--target-layer-ids", "'x' is no whole number"}},
+        {"threads", {"generate", "--target", kTarget, "--prompt", "x", "--threads", "100000"}, {"--threads", "0 to 4096"}},
+        {"bench tokens", {"bench", "step", "--device", "cpu", "--shape", "demo", "--token-budget", "1"}, {"2 or more"}},
+        {"bench anchors", {"bench", "step", "--device", "cpu", "--shape", "demo", "--max-anchors", "-1"}, {"--max-anchors"}},
+        {"bench repeats", {"bench", "step", "--device", "cpu", "--shape", "demo", "--repeats", "0"}, {"--repeats"}},
+        {"nothing to measure",
+         {"eval", "--target", kTarget, "--draft", kTarget, "--prompts", kTarget, "--max-new-tokens", "1"},
+         {"--max-new-tokens", "at least 2"}},
+        {"chats to inspect", {"inspect", std::string(DFLASH_FIXTURES) + "/data/regen_train.jsonl"}, {"*.safetensors"}},
+    };
+    for (const BadInput& bad : cases) {
+        SCOPED_TRACE(bad.name);
+        EXPECT_TRUE(refused(run_program(bad.words), bad.fragments));
+    }
+}
+
+TEST(Usage, NumbersAreDecimal) {
+    const auto arena = [](const char* layers) { return run_program({"plan", "--target", kTarget, "--json", "--draft-layers", layers}); };
+    EXPECT_EQ(arena("010").output, arena("10").output);
+    EXPECT_NE(arena("010").output, arena("8").output);
+    EXPECT_TRUE(refused(arena("0x10"), {"--draft-layers", "no whole number"}));
+}
+
+// Refused before the work whose result would go there; what is there stays.
+TEST(Usage, PlacesThatCannotTakeTheOutputAreRefused) {
+    TemporaryFolder folder;
+    const std::string rows = folder.write("rows.jsonl", R"({"id": "a", "input_ids": [1, 2, 3, 4], "loss_mask": [0, 1, 1, 1]})");
+    const std::string link = folder.file("link");
+    ASSERT_EQ(::symlink(folder.file("nowhere").c_str(), link.c_str()), 0);
+    const std::string pipe = folder.file("pipe");
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+    const auto prepare = [&](const std::string& out) { return Words{"prepare", "--target", kTarget, "--data", rows, "--out", out}; };
+    const auto features = [&](const std::string& out) {
+        return Words{"features", "--target", kTarget, "--data", rows, "--layers", "0", "--out", out};
+    };
+    const auto train = [&](const std::string& out) { return Words{"train", "--target", kTarget, "--data", rows, "--out", out}; };
+    const BadInput cases[] = {
+        {"prepare .", prepare("."), {"'.'", "name"}},
+        {"prepare link", prepare(link), {link, "leads nowhere"}},
+        {"prepare below a file", prepare(rows + "/x/y"), {rows, "no folder"}},
+        {"features ..", features(".."), {"'..'", "name"}},
+        {"features link", features(link), {link, "leads nowhere"}},
+        {"train file", train(rows), {rows, "is a file"}},
+        {"train link", train(link), {link, "leads nowhere"}},
+        {"train over its target", train(kTarget), {kTarget, "holds"}},
+        {"plan into a folder", {"plan", "--target", kTarget, "--svg", folder.path()}, {folder.path(), "a folder"}},
+        {"plan into a pipe", {"plan", "--target", kTarget, "--svg", pipe}, {pipe, "no regular file"}},
+        {"regenerate from a pipe",
+         {"regenerate", "--target", kTarget, "--data", pipe, "--out", folder.file("out.jsonl")},
+         {pipe, "read twice"}},
+    };
+    const std::size_t files = folder.num_files();
+    for (const BadInput& bad : cases) {
+        SCOPED_TRACE(bad.name);
+        EXPECT_TRUE(refused(run_program(bad.words), bad.fragments));
+    }
+    EXPECT_EQ(folder.num_files(), files) << "something was left behind, or replaced";
+    EXPECT_TRUE(std::filesystem::is_fifo(pipe));
 }
 
 }  // namespace

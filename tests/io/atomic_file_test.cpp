@@ -11,6 +11,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/rng.h"
 #include "support/errors.h"
@@ -151,6 +152,32 @@ TEST(Hash, Sha256) {
     EXPECT_EQ(sha256_hex("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
               "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
     EXPECT_EQ(sha256_hex(std::string(1000000, 'a')), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST(AtomicFile, WhatIsNoFileIsNotReplaced) {
+    const testing::TemporaryFolder folder;
+    const std::string pipe = folder.file("pipe");
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+    EXPECT_TRUE(testing::refuses([&] { write_file_atomically(pipe, "x"); }, {"pipe: is no regular file"}));
+    EXPECT_TRUE(testing::refuses([&] { write_file_atomically(folder.path(), "x"); }, {"is a folder"}));
+    EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+    EXPECT_EQ(folder.num_files(), 1U);
+}
+
+TEST(AtomicFile, FoldersThatCannotBePublishedAreKnownBeforehand) {
+    const testing::TemporaryFolder folder;
+    const std::string link = folder.file("link");
+    std::filesystem::create_symlink(folder.file("nowhere"), link);
+    const std::string file = folder.write("file", "x");
+    for (const char* nameless : {".", "..", "/", "./", "a/.."}) {
+        EXPECT_TRUE(testing::refuses([&] { check_publishable(nameless); }, {std::string("'") + nameless + "'"}));
+    }
+    EXPECT_TRUE(testing::refuses([&] { check_publishable(link); }, {"link: is a link that leads nowhere"}));
+    EXPECT_TRUE(testing::refuses([&] { check_publishable(link + "/"); }, {"leads nowhere"}));
+    EXPECT_TRUE(testing::refuses([&] { check_publishable(file + "/a/b"); }, {"file is no folder"}));
+    for (const std::string& good : std::vector<std::string>{folder.file("new"), folder.file("new/deeper/"), folder.path(), "bare"}) {
+        EXPECT_NO_THROW(check_publishable(good)) << good;
+    }
 }
 
 }  // namespace
