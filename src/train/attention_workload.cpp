@@ -32,7 +32,7 @@ void check_shape(const AttentionShape& s) {
 
 // Seeds are chosen so that the load (unmasked pairs) is that of published measurements of the same shapes.
 const std::vector<AttentionShape>& attention_table() {
-    static const std::vector<AttentionShape> table = {
+    static const std::vector<AttentionShape> kTable = {
         {.name = "512 anchors, 8192 tokens, 1 document", .seed = 281},
         {.name = "512 anchors, 4 documents", .documents = 4, .seed = 292},
         {.name = "512 anchors, 16 documents", .documents = 16, .seed = 74},
@@ -40,7 +40,7 @@ const std::vector<AttentionShape>& attention_table() {
         {.name = "128 anchors, 1 document (2048 x 10240)", .anchors = 128, .seed = 50},
         {.name = "512 anchors, 1 document, window 2048", .window = 2048, .causal_block = true, .seed = 281},
     };
-    return table;
+    return kTable;
 }
 
 AttentionAnchors draw_attention_anchors(const AttentionShape& shape) {
