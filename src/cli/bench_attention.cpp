@@ -12,19 +12,22 @@
 
 #include "base/byte_size.h"
 #include "base/error.h"
+#include "base/host_memory.h"
+#include "base/log.h"
 #include "cli/bench_report.h"
 #include "cli/bench_shape.h"
 #include "tensor/cuda_runtime.h"
 #include "tensor/device_choice.h"
 #include "train/attention_tuning.h"
 #include "train/attention_workload.h"
+#include "train/unfused_attention.h"
 
 namespace dflash::cli {
 namespace {
 
 struct AttentionFlags {
     std::string shape, device = "auto";
-    bool table = false, every_kernel = false, json = false, anchors = false;
+    bool table = false, every_kernel = false, unfused = false, json = false, anchors = false;
     std::int64_t repeats = 20;
 };
 
@@ -98,7 +101,22 @@ std::vector<KernelPair> kernels_of(const AttentionShape& shape, Device device, b
 
 struct Measured {
     double forward_ms = 0, backward_ms = 0, forward_flops = 0, backward_flops = 0;  // the latter two a second
+    std::size_t extra_bytes = 0;
 };
+
+// Both passes of one implementation.
+template <typename Attention>
+Measured measure(const Context& context, const AttentionWorkload& workload, const Attention& attention, std::size_t extra_bytes, int runs) {
+    Measured m;
+    m.forward_ms = median_ms_of(
+        context, [&] { attention.forward(); }, runs);
+    m.backward_ms = median_ms_of(
+        context, [&] { attention.backward(); }, runs);
+    m.forward_flops = workload.forward_flop() / m.forward_ms * 1e3;
+    m.backward_flops = workload.backward_flop() / m.backward_ms * 1e3;
+    m.extra_bytes = extra_bytes;
+    return m;
+}
 
 void print_json(const AttentionFlags& flags, const AttentionShape& shape, const AttentionWorkload& workload, const KernelPair& kernels,
                 const Measured& m, const Ceiling& ceiling) {
@@ -118,7 +136,7 @@ void print_json(const AttentionFlags& flags, const AttentionShape& shape, const 
                  {"forward_tflops", m.forward_flops / 1e12},
                  {"backward_tflops", m.backward_flops / 1e12},
                  {"ceiling_tflops", ceiling.cold_flops / 1e12},
-                 {"extra_gb", static_cast<double>(workload.extra_bytes()) / 1e9}};
+                 {"extra_gb", static_cast<double>(m.extra_bytes) / 1e9}};
     if (flags.anchors) {
         line["begin"] = workload.anchors().begin;
         line["anchor"] = workload.anchors().anchor;
@@ -132,7 +150,24 @@ void print_row(const AttentionShape& shape, const AttentionWorkload& workload, c
         return fmt::format("{:>10.3f} ms {:>7.2f} TFLOP/s {:>4.0f} %", ms, flops / 1e12, 100 * flops / ceiling.cold_flops);
     };
     fmt::print("{:<40} {:<32}{:>9.2f} M{}{}  {}\n", shape.name, kernels.name, workload.anchors().pairs / 1e6,
-               pass(m.forward_ms, m.forward_flops), pass(m.backward_ms, m.backward_flops), format_bytes(workload.extra_bytes()));
+               pass(m.forward_ms, m.forward_flops), pass(m.backward_ms, m.backward_flops), format_bytes(m.extra_bytes));
+}
+
+std::size_t available_bytes(Device device) {
+    return device.type == DeviceType::kCuda ? cuda::free_memory_bytes(device) : host_memory_available_bytes();
+}
+
+// Attention whose scores are in memory, where they fit: a few runs, since it takes long and says enough.
+template <typename Report>
+void measure_unfused(const Context& context, const AttentionWorkload& workload, const Report& report) {
+    constexpr int kRuns = 3;
+    const std::size_t bytes = UnfusedAttention::extra_bytes(workload.tensors());
+    if (bytes > available_bytes(context.device())) {
+        log_warning("[bench] the unfused attention needs {}, which is not there: left out", format_bytes(bytes));
+        return;
+    }
+    const UnfusedAttention unfused(context, workload.tensors());
+    report({"unfused: scores in memory", "unfused", {}}, measure(context, workload, unfused, bytes, kRuns));
 }
 
 int run_bench_attention(const AttentionFlags& flags) {
@@ -148,26 +183,19 @@ int run_bench_attention(const AttentionFlags& flags) {
         fmt::print("{:<40} {:<32}{:>11}{:>33}{:>33}  {}\n", "case", "kernel", "pairs/head", "forward, share of the product", "backward",
                    "memory beyond inputs and outputs");
     }
+    const auto runs = static_cast<int>(flags.repeats);
     for (const AttentionShape& shape : shapes) {
         const AttentionWorkload workload(context, shape);
+        const auto report = [&](const KernelPair& kernels, const Measured& m) {
+            flags.json ? print_json(flags, shape, workload, kernels, m, ceiling) : print_row(shape, workload, kernels, m, ceiling);
+            std::fflush(stdout);
+        };
         for (const KernelPair& kernels : kernels_of(shape, device, flags.every_kernel)) {
             context.bind_attention(&kernels.choices);
-            const auto runs = static_cast<int>(flags.repeats);
-            Measured m;
-            m.forward_ms = median_ms_of(
-                context, [&] { workload.forward(); }, runs);
-            m.backward_ms = median_ms_of(
-                context, [&] { workload.backward(); }, runs);
-            m.forward_flops = workload.forward_flop() / m.forward_ms * 1e3;
-            m.backward_flops = workload.backward_flop() / m.backward_ms * 1e3;
-            if (flags.json) {
-                print_json(flags, shape, workload, kernels, m, ceiling);
-            } else {
-                print_row(shape, workload, kernels, m, ceiling);
-            }
-            std::fflush(stdout);
+            report(kernels, measure(context, workload, workload, workload.extra_bytes(), runs));
             context.bind_attention(nullptr);
         }
+        if (flags.unfused) measure_unfused(context, workload, report);
     }
     return 0;
 }
@@ -178,12 +206,13 @@ void add_bench_attention_command(CLI::App& bench, Run& run) {
     CLI::App* command = bench.add_subcommand("attention", "the fused anchor attention alone, forward and backward, on random values");
     command->footer(
         "Each kernel is timed cold: a GPU rests before it.\n"
-        "Examples:\n  dflash bench attention --table --every-kernel\n  dflash bench attention --device cpu --shape demo --json");
+        "Examples:\n  dflash bench attention --table --every-kernel --unfused\n  dflash bench attention --device cpu --shape demo --json");
     const auto flags = std::make_shared<AttentionFlags>();
     command->add_option("--device", flags->device, "auto, cpu or cuda")->capture_default_str();
     command->add_option("--shape", flags->shape, "each kind of layer of a drafter: a JSON file, or the name of one in bench/shapes");
     command->add_flag("--table", flags->table, "the six cases that the kernels are judged by: 32/8 heads of 128, blocks of 16");
     command->add_flag("--every-kernel", flags->every_kernel, "every kernel compiled for the device, not only the one that training runs");
+    command->add_flag("--unfused", flags->unfused, "also attention from matrix products and a softmax over scores in memory");
     command->add_option("--repeats", flags->repeats, "timed runs; the median counts")->capture_default_str();
     command->add_flag("--json", flags->json, "print one JSON object a line");
     command->add_flag("--anchors", flags->anchors, "with --json: each case's anchors, for a comparison on the same mask");

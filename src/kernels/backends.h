@@ -17,6 +17,7 @@
 #include "kernels/linear.h"
 #include "kernels/log_sum_exp.h"
 #include "kernels/loss_sums.h"
+#include "kernels/masked_softmax.h"
 #include "kernels/matmul_library.h"
 #include "kernels/muon.h"
 #include "kernels/rms_norm.h"
@@ -51,6 +52,8 @@
     LAUNCHER(void, log_sum_exp_rows, (const Context&, const Tensor&, const Tensor&))                  \
     LAUNCHER(void, anchor_attention_forward, (const Context&, const AnchorAttentionForwardParams&))   \
     LAUNCHER(void, anchor_attention_backward, (const Context&, const AnchorAttentionBackwardParams&)) \
+    LAUNCHER(void, masked_softmax_forward, (const Context&, const MaskedSoftmaxParams&))              \
+    LAUNCHER(void, masked_softmax_backward, (const Context&, const MaskedSoftmaxBackwardParams&))     \
     LAUNCHER(void, causal_attention_forward, (const Context&, const CausalAttentionParams&))          \
     LAUNCHER(void, causal_conv_silu_forward, (const Context&, const CausalConvParams&))               \
     LAUNCHER(void, conv_history_append, (const Context&, const Tensor&, const Tensor&))               \

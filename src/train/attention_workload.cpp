@@ -113,10 +113,12 @@ void AttentionWorkload::forward() const {
     anchor_attention_forward(context_, {q_, k_context_, v_context_, k_block_, v_block_, mask_, scale_, out_, lse_});
 }
 
-void AttentionWorkload::backward() const {
-    anchor_attention_backward(context_, {d_out_, q_, k_context_, v_context_, k_block_, v_block_, mask_, scale_, out_, lse_, delta_, d_q_,
-                                         d_k_context_, d_v_context_, d_k_block_, d_v_block_});
+AnchorAttentionBackwardParams AttentionWorkload::tensors() const {
+    return {d_out_, q_,   k_context_, v_context_, k_block_,     v_block_,     mask_,      scale_,
+            out_,   lse_, delta_,     d_q_,       d_k_context_, d_v_context_, d_k_block_, d_v_block_};
 }
+
+void AttentionWorkload::backward() const { anchor_attention_backward(context_, tensors()); }
 
 double AttentionWorkload::forward_flop() const { return 4.0 * static_cast<double>(shape_.head_dim * shape_.heads) * anchors_.pairs; }
 

@@ -39,6 +39,8 @@ public:
     // Beside inputs and outputs: log-sum-exp and row sums.
     std::size_t extra_bytes() const { return lse_.tensor().bytes() + delta_.tensor().bytes(); }
     const Tensor& out() const { return out_; }
+    // Every input and output.
+    AnchorAttentionBackwardParams tensors() const;
     // 4 D a pair and head forward, 10 D backward (five products, whatever the kernels compute again).
     double forward_flop() const;
     double backward_flop() const { return forward_flop() * 10 / 4; }
