@@ -26,10 +26,10 @@ Json hashes_to_json(const RunHashes& hashes) {
 }
 
 void check_hashes(const Json& recorded, const RunHashes& now, const std::string& where) {
-    const std::pair<const char*, const char*> kWhat[] = {{"data", "the data set"},
-                                                         {"target", "the target's weights or config"},
-                                                         {"draft", "the drafter's config"},
-                                                         {"config", "a setting of the curve"}};
+    constexpr std::pair<const char*, const char*> kWhat[] = {{"data", "the data set"},
+                                                             {"target", "the target's weights or config"},
+                                                             {"draft", "the drafter's config"},
+                                                             {"config", "a setting of the curve"}};
     const Json current = hashes_to_json(now);
     for (const auto& [key, what] : kWhat) {
         const auto before = json_get<std::string>(recorded, key, where);
