@@ -56,5 +56,36 @@ TEST(Doctor, TellsTheStateOfTheTileCache) {
     ::unsetenv("DFLASH_CACHE_DIR");
 }
 
+TEST(Doctor, ATrainingRunNamesThemAtItsStartAndRecordsItsChoices) {
+    const std::string fixtures = DFLASH_FIXTURES;
+    TemporaryFolder folder;
+    const ProgramResult result = run_program({"train",
+                                              "--device",
+                                              "cpu",
+                                              "--target",
+                                              fixtures + "/tiny-qwen3",
+                                              "--data",
+                                              fixtures + "/data/regen_train.jsonl",
+                                              "--out",
+                                              folder.file("run"),
+                                              "--steps",
+                                              "1",
+                                              "--max-anchors",
+                                              "8",
+                                              "--token-budget",
+                                              "256",
+                                              "--draft-layers",
+                                              "1",
+                                              "--block-size",
+                                              "4",
+                                              "--eval-new-tokens",
+                                              "4",
+                                              "--threads",
+                                              "1"});
+    ASSERT_EQ(result.exit_code, 0) << result.errors;
+    expect_parts(result.errors, {"[attention] 1 layer (full): fused"});
+    EXPECT_EQ(read_json_file(folder.file("run/config.json")).at("attention"), Json::object()) << "the CPU has nothing to choose";
+}
+
 }  // namespace
 }  // namespace dflash
