@@ -11,10 +11,11 @@ if(DFLASH_BUILD_FUZZERS)
     message(FATAL_ERROR "DFLASH_BUILD_FUZZERS needs clang: -DCMAKE_CXX_COMPILER=clang++")
   endif()
   set(dflash_sanitizers fuzzer-no-link,address,undefined)
-  target_compile_options(dflash_flags INTERFACE -fno-sanitize-recover=undefined)
 endif()
 if(dflash_sanitizers)
-  target_compile_options(dflash_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized> -fsanitize=${dflash_sanitizers} -fno-omit-frame-pointer)
+  # Undefined behaviour ends the program, as a bad address does: a line among the output would fail no test.
+  target_compile_options(dflash_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
+    -fsanitize=${dflash_sanitizers} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   target_link_options(dflash_flags INTERFACE -fsanitize=${dflash_sanitizers})
 endif()
 
