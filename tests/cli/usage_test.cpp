@@ -205,6 +205,26 @@ TEST(Usage, NumbersAreDecimal) {
     EXPECT_TRUE(refused(arena("0x10"), {"--draft-layers", "no whole number"}));
 }
 
+TEST(Usage, ARunsFolderNamesItsDrafter) {
+    TemporaryFolder folder;
+    std::filesystem::create_directories(folder.file("run/draft"));
+    folder.write("run/config.json", "{}");
+    folder.write("run/draft/config.json", "{}");
+    const std::string run = folder.file("run");
+    EXPECT_TRUE(refused(run_program({"export", "--draft", run, "--out", folder.file("out")}), {run + "/draft"}));
+    EXPECT_EQ(folder.num_files(), 1U);
+}
+
+TEST(Usage, TrainingWithoutPromptsToEvaluateOnIsRefused) {
+    TemporaryFolder folder;
+    const std::string rows = folder.write("rows.jsonl", R"({"id": "a", "input_ids": [1, 2, 3, 4], "loss_mask": [0, 1, 1, 1]})");
+    const std::string blank = folder.write("blank.jsonl", "\n \r\n");
+    const ProgramResult result = run_program({"train", "--target", kTarget, "--data", rows, "--out", folder.file("run"), "--eval-prompts",
+                                              blank, "--device", "cpu", "--token-budget", "64", "--max-anchors", "4"});
+    EXPECT_TRUE(refused(result, {"--eval-prompts", "holds no prompts"}));
+    EXPECT_EQ(folder.num_files(), 2U);
+}
+
 // Refused before the work whose result would go there; what is there stays.
 TEST(Usage, PlacesThatCannotTakeTheOutputAreRefused) {
     TemporaryFolder folder;
