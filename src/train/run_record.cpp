@@ -33,7 +33,7 @@ void check_hashes(const Json& recorded, const RunHashes& now, const std::string&
     const Json current = hashes_to_json(now);
     for (const auto& [key, what] : kWhat) {
         const auto before = json_get<std::string>(recorded, key, where);
-        if (before != current.at(key)) {
+        if (before != current.at(key).get<std::string>()) {
             throw_bad_input("--resume: {} changed since the run was saved (hash '{}' in {}): restore it, or start a new run", what, key,
                             where);
         }
