@@ -50,6 +50,7 @@ public:
         redirect(folder_.file("stdout"), O_WRONLY | O_CREAT, STDOUT_FILENO);
         redirect(folder_.file("stderr"), O_WRONLY | O_CREAT, STDERR_FILENO);
         ::setenv("OMP_NUM_THREADS", "1", 1);
+        ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // the same device, the CPU, on every machine
         if (in_child) in_child();
         ::execv(argv[0], argv.data());
         ::_exit(127);

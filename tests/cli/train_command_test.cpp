@@ -148,7 +148,9 @@ TEST_F(TrainCommand, AReadOnlyFolderKeepsTheOldCheckpoint) {
     EXPECT_NE(resumed.errors.find("cannot save step 2"), std::string::npos) << resumed.errors;
     EXPECT_NE(resumed.errors.find("Permission denied"), std::string::npos) << resumed.errors;
     EXPECT_TRUE(std::filesystem::exists(checkpoints + "/step-1/optimizer.safetensors"));
-    EXPECT_EQ(run_program(resume("run")).exit_code, 0);
+    const ProgramResult again = run_program(resume("run"));
+    EXPECT_EQ(again.exit_code, 0);
+    EXPECT_NE(again.errors.find("resumed from step 1 of 2; the next step's rate is "), std::string::npos) << again.errors;
 }
 
 TEST_F(TrainCommand, PlanIsWhatTrainAllocates) {

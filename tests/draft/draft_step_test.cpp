@@ -285,6 +285,26 @@ TEST(DraftStep, PackedEqualsAlone) {
     EXPECT_EQ(sum.anchors, together.anchors);
 }
 
+// A micro-batch in which nothing is supervised adds nothing to the others of its step.
+TEST(DraftStep, AnUnsupervisedMicroBatchLeavesTheOthersAlone) {
+    const Scenario scenario{"unsupervised", {kFull, sliding(6)}};
+    const PackedBatch batch = ragged_batch();
+    PackedBatch silent = batch;
+    std::fill(silent.loss_mask.begin(), silent.loss_mask.end(), std::uint8_t{0});
+    const ToyFeatures features = toy_features(spec_of(scenario), batch.tokens());
+    const auto anchors_of = [&](const PackedBatch& of) { return drawn(of, spec_of(scenario), scenario.anchors); };
+    ASSERT_EQ(anchors_of(silent).num_live, 0);
+    DraftCase alone(spec_of(scenario), settings_of(scenario)), both(spec_of(scenario), settings_of(scenario));
+    alone.poison();
+    both.poison();
+    const LossStatistics expected = alone.run(batch, features.view(), anchors_of(batch));
+    both.run(silent, features.view(), anchors_of(silent));
+    const LossStatistics sum = both.accumulate(batch, features.view(), anchors_of(batch));
+    EXPECT_EQ(sum.loss_sum, expected.loss_sum);
+    EXPECT_EQ(sum.weight_sum, expected.weight_sum);
+    EXPECT_EQ(gradient_values(both.gradients()), gradient_values(alone.gradients()));
+}
+
 TEST(DraftStep, AnySplitOfAccumulationGivesTheSameGradient) {
     const DraftSpec spec = toy_spec({sliding(6), kFull});
     std::vector<ToyDocument> lengths;

@@ -57,6 +57,7 @@ inline RunSettings small_run(const std::string& target_name, const TemporaryFold
     s.keep = 3;
     s.seed = 3;
     s.threads = 1;
+    s.device = "cpu";  // on every machine
     s.eval_count = 2;
     s.eval_new_tokens = 16;
     return s;
