@@ -12,12 +12,12 @@
 
 #include "base/byte_size.h"
 #include "base/error.h"
-#include "base/host_memory.h"
 #include "base/log.h"
 #include "cli/bench_report.h"
 #include "cli/bench_shape.h"
 #include "tensor/cuda_runtime.h"
 #include "tensor/device_choice.h"
+#include "tensor/device_memory.h"
 #include "train/attention_tuning.h"
 #include "train/attention_workload.h"
 #include "train/unfused_attention.h"
@@ -153,16 +153,12 @@ void print_row(const AttentionShape& shape, const AttentionWorkload& workload, c
                pass(m.forward_ms, m.forward_flops), pass(m.backward_ms, m.backward_flops), format_bytes(m.extra_bytes));
 }
 
-std::size_t available_bytes(Device device) {
-    return device.type == DeviceType::kCuda ? cuda::free_memory_bytes(device) : host_memory_available_bytes();
-}
-
 // Attention whose scores are in memory, where they fit: a few runs, since it takes long and says enough.
 template <typename Report>
 void measure_unfused(const Context& context, const AttentionWorkload& workload, const Report& report) {
     constexpr int kRuns = 3;
     const std::size_t bytes = UnfusedAttention::extra_bytes(workload.tensors());
-    if (bytes > available_bytes(context.device())) {
+    if (bytes > available_memory_bytes(context.device())) {
         log_warning("[bench] the unfused attention needs {}, which is not there: left out", format_bytes(bytes));
         return;
     }

@@ -20,6 +20,7 @@
 #include "kernels/cpu/vector_isa.h"
 #include "tensor/cuda_runtime.h"
 #include "tensor/device_choice.h"
+#include "tensor/device_memory.h"
 #include "train/attention_tuning.h"
 
 namespace dflash::cli {
@@ -65,11 +66,11 @@ void print_gpus() {
     for (int index = 0; index < cuda::device_count(); ++index) {
         const Device device{DeviceType::kCuda, index};
         const cuda::DeviceProperties properties = cuda::device_properties(device);
-        const std::size_t free = cuda::free_memory_bytes(device);
+        const std::size_t used = used_memory_bytes(device);
         fmt::print("GPU {}            {}, compute capability {}.{}, {} multiprocessors\n", index, properties.name, properties.compute_major,
                    properties.compute_minor, properties.multiprocessors);
-        fmt::print("                 {} of {} free; {} taken by the driver's context and other programs\n", format_bytes(free),
-                   format_bytes(properties.memory_bytes), format_bytes(properties.memory_bytes - free));
+        fmt::print("                 {} of {} free; {} taken by the driver's context and other programs\n",
+                   format_bytes(properties.memory_bytes - used), format_bytes(properties.memory_bytes), format_bytes(used));
     }
 }
 

@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "base/byte_size.h"
-#include "base/host_memory.h"
 #include "base/log.h"
 #include "draft/provenance.h"
 #include "io/json.h"
-#include "tensor/cuda_runtime.h"
+#include "tensor/device_memory.h"
 #include "tensor/working_dtype.h"
 
 namespace dflash {
@@ -59,8 +58,7 @@ void DecodingSetup::allocate(const DecodingOptions& options) {
     buffers.push_back({kWorkspace, DType::kU8, {static_cast<std::int64_t>(workspace)}, Category::kWorkspace, always});
 
     const Plan plan = make_plan({"decode"}, std::move(buffers));
-    const bool on_gpu = options.device.type == DeviceType::kCuda;
-    const std::size_t available = on_gpu ? cuda::free_memory_bytes(options.device) : host_memory_available_bytes();
+    const std::size_t available = available_memory_bytes(options.device);
     if (available > 0 && plan.arena_bytes > available) {
         throw_bad_input("decoding needs {} for weights and caches, {} are available: give shorter prompts or a lower --max-new-tokens",
                         format_bytes(plan.arena_bytes), format_bytes(available));

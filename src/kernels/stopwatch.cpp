@@ -37,13 +37,6 @@ std::vector<double> Stopwatch::intervals() const {
     return ms;
 }
 
-double OpProbe::total_ms() const {
-    const std::vector<double> ms = watch_.intervals();
-    double sum = 0;
-    for (std::size_t call = 0; call < ms.size(); call += 2) sum += ms[call];
-    return sum;
-}
-
 ProbedOp::ProbedOp(const Context& context, const char* op) : probe_(context.probe()) {
     if (probe_ != nullptr && std::string_view(probe_->op()) != op) probe_ = nullptr;
     if (probe_ != nullptr) probe_->watch().mark();

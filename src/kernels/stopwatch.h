@@ -37,9 +37,8 @@ class OpProbe {
 public:
     OpProbe(const Context& context, const char* op) : op_(op), watch_(context) {}
     const char* op() const { return op_; }
+    // Two marks a call: of its intervals every other one is a call's time.
     Stopwatch& watch() { return watch_; }
-    // Milliseconds in all of the op's calls since the last clear(); waits for them.
-    double total_ms() const;
 
 private:
     const char* op_;

@@ -8,15 +8,13 @@
 #include "kernels/linear.h"
 #include "kernels/stopwatch.h"
 #include "tensor/arena.h"
-#include "tensor/cuda_runtime.h"
+#include "tensor/device_memory.h"
 #include "tensor/working_dtype.h"
 #include "train/step_bench.h"
 #include "train/synthetic.h"
 
 namespace dflash {
 namespace {
-
-std::size_t free_bytes(Device device) { return device.type == DeviceType::kCuda ? cuda::free_memory_bytes(device) : 0; }
 
 // Inputs and outputs, and the planned memory in between.
 class LossWork {
@@ -40,7 +38,7 @@ public:
         for (std::int32_t& label : list) label %= static_cast<std::int32_t>(shape.vocabulary);
         context_.upload(std::span<const std::int32_t>(list), labels_);
         context_.synchronize();
-        const std::size_t before = free_bytes(device);
+        const std::size_t before = used_memory_bytes(device);
         const std::vector<LinearShape> linears = {{shape.chunk, shape.hidden, shape.vocabulary, true, true, false}};
         const auto workspace = static_cast<std::int64_t>(linear_workspace_bytes(device, linears));
         const DType dtype = working_dtype(device);
@@ -48,7 +46,7 @@ public:
                                          make_plan({"loss"}, {{"logits", dtype, {shape.chunk, shape.vocabulary}, Category::kLossChunk, {}},
                                                               {"gathered", dtype, {shape.chunk, shape.hidden}, Category::kLossChunk, {}},
                                                               {"workspace", DType::kU8, {workspace}, Category::kWorkspace, {}}}));
-        measured_bytes_ = before - free_bytes(device);
+        measured_bytes_ = used_memory_bytes(device) - before;
         logits_ = arena_->tensor("logits");
         gathered_ = arena_->tensor("gathered");
         context_.bind_workspace(arena_->tensor("workspace"));

@@ -12,7 +12,7 @@
 #include "io/json.h"
 #include "kernels/anchor_attention.h"
 #include "kernels/stopwatch.h"
-#include "tensor/cuda_runtime.h"
+#include "tensor/device_memory.h"
 #include "train/attention_tuning.h"
 #include "train/optimizer.h"
 #include "train/run_plan.h"
@@ -110,10 +110,6 @@ double StepBench::share_of_ceiling() const { return flops.total() / (median_step
 
 namespace {
 
-std::size_t used_bytes(Device device) {
-    return device.type == DeviceType::kCuda ? cuda::device_properties(device).memory_bytes - cuda::free_memory_bytes(device) : 0;
-}
-
 // A step's memory, models and data, ready to run.
 class BenchStep {
 public:
@@ -122,7 +118,7 @@ public:
           target_(target_of(shape)),
           run_(make_run_plan(target_, spec_, settings)),
           context_(run_.device),
-          context_bytes_(used_bytes(run_.device)),
+          context_bytes_(used_memory_bytes(run_.device)),
           arena_(run_.device, run_.plan),
           weights_(bind_target_weights(target_, run_.target_part, arena_, run_.target_layers)),
           masters_(bind_draft_masters(spec_, arena_)),
@@ -169,7 +165,7 @@ public:
         bench.device = run_.device;
         bench.planned_bytes = arena_.bytes();
         bench.context_bytes = context_bytes_;
-        bench.total_bytes = used_bytes(run_.device) - (bench.context_bytes > 0 ? feature_rows_.bytes() : 0);
+        bench.total_bytes = used_memory_bytes(run_.device) - (bench.context_bytes > 0 ? feature_rows_.bytes() : 0);
         bench.flops = count_step_flops(spec_, shape.tokens, anchors_);
         const double norm = optimizer_.gradient_norm(context_);
         if (!std::isfinite(norm)) throw_failed("the step's gradient norm is {}", norm);

@@ -16,6 +16,7 @@
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "tensor/cuda_runtime.h"
+#include "tensor/device_memory.h"
 #include "train/attention_tuning.h"
 #include "train/checkpoint.h"
 #include "train/evaluation.h"
@@ -281,15 +282,11 @@ RunSettings effective_settings(const RunSettings& asked) {
     return settings;
 }
 
-std::size_t available_bytes(Device device) {
-    return device.type == DeviceType::kCuda ? cuda::free_memory_bytes(device) : host_memory_available_bytes();
-}
-
 // What the device holds beside the arena, once libraries and contexts are there.
 void log_memory(const RunPlan& plan) {
     if (plan.device.type == DeviceType::kCpu) return;
     const cuda::DeviceProperties properties = cuda::device_properties(plan.device);
-    const std::size_t taken = properties.memory_bytes - cuda::free_memory_bytes(plan.device);
+    const std::size_t taken = used_memory_bytes(plan.device);
     log_info("[memory] {}: arena {} as planned; driver context, libraries and other programs {} (measured); {} of {} free", properties.name,
              format_bytes(plan.plan.arena_bytes), format_bytes(taken - std::min(taken, plan.plan.arena_bytes)),
              format_bytes(properties.memory_bytes - taken), format_bytes(properties.memory_bytes));
@@ -320,7 +317,7 @@ TrainSummary run_training(const RunSettings& asked, const TrainHooks& hooks) {
     if (settings.threads > 0) omp_set_num_threads(static_cast<int>(settings.threads));
     RunInputs inputs = read_run_configs(settings);
     const RunPlan plan = make_run_plan(inputs.target, inputs.draft, inputs.settings);
-    const std::size_t memory = settings.memory.empty() ? available_bytes(plan.device) : parse_bytes(settings.memory, "--memory");
+    const std::size_t memory = settings.memory.empty() ? available_memory_bytes(plan.device) : parse_bytes(settings.memory, "--memory");
     if (memory > 0) check_memory(inputs.target, inputs.draft, inputs.settings, plan, memory);
 
     const std::string attention = describe_attention(inputs.draft, plan.device);
