@@ -77,7 +77,7 @@ std::string variable(const char* name) {
 }  // namespace
 
 std::string cache_folder() {
-    if (const std::string own = variable("DFLASH_CACHE_DIR"); !own.empty()) return own;
+    if (std::string own = variable("DFLASH_CACHE_DIR"); !own.empty()) return own;
     if (const std::string base = variable("XDG_CACHE_HOME"); base.starts_with('/')) return base + "/dflash";
     if (const std::string home = variable("HOME"); home.starts_with('/')) return home + "/.cache/dflash";
     return "";
