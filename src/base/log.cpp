@@ -14,13 +14,13 @@ namespace {
 
 // spdlog's logger is process-wide by nature (one stderr); nothing else in the project is.
 spdlog::logger& logger() {
-    static const std::shared_ptr<spdlog::logger> instance = [] {
+    static const std::shared_ptr<spdlog::logger> kLogger = [] {
         auto made = std::make_shared<spdlog::logger>("dflash", std::make_shared<spdlog::sinks::stderr_sink_mt>());
         made->set_pattern("%v");
         made->flush_on(spdlog::level::info);
         return made;
     }();
-    return *instance;
+    return *kLogger;
 }
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {

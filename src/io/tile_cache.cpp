@@ -84,8 +84,8 @@ std::string cache_folder() {
 }
 
 std::string build_id() {
-    static const std::string id = fmt::format("{:08x}", crc32c_file("/proc/self/exe"));
-    return id;
+    static const std::string kId = fmt::format("{:08x}", crc32c_file("/proc/self/exe"));
+    return kId;
 }
 
 std::string TileCache::path_of(const std::string& key) const {
