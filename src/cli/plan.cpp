@@ -67,7 +67,7 @@ void print_table(const Planned& planned) {
     fmt::print("\narena: {} ({} bytes) on {}\n", format_bytes(plan.arena_bytes), plan.arena_bytes, on_gpu(planned) ? "one GPU" : "the CPU");
     if (on_gpu(planned)) {
         fmt::print("beside it: driver context and libraries, about {} (training measures them at its start); {} of pinned host memory\n",
-                   format_bytes(reserved_bytes(planned.run.device)), format_bytes(kStagingBytes + kHostReaderBytes));
+                   format_bytes(reserved_bytes(planned.run.device)), format_bytes(planned.run.pinned_bytes));
     }
 }
 

@@ -78,14 +78,16 @@ CutCount count_cut(const Dataset& dataset, std::int64_t token_budget) {
 
 // The batches are a ring: the consumer holds one, the thread fills the others.
 struct Loader::Impl {
-    Impl(const Dataset& data, const LoaderSettings& loader_settings)
+    Impl(const Dataset& data, const LoaderSettings& loader_settings, Companion with_batch)
         : dataset(data),
           settings(loader_settings),
+          companion(std::move(with_batch)),
           packer(data, loader_settings.seed, loader_settings.token_budget),
           counter(data, loader_settings.seed, loader_settings.token_budget) {}
 
     const Dataset& dataset;
     const LoaderSettings settings;
+    const Companion companion;
     EpochPacker packer;                                                // the thread's
     EpochPacker counter;                                               // for batches_in_epoch()
     std::vector<std::pair<std::int64_t, std::int64_t>> batches_known;  // epoch, batches over all ranks
@@ -99,18 +101,18 @@ struct Loader::Impl {
     bool must_stop = false;
     std::exception_ptr error;
 
-    PackedBatch& slot(std::int64_t number) { return ring[static_cast<std::size_t>(number) % ring.size()]; }
+    std::size_t place(std::int64_t number) const { return static_cast<std::size_t>(number) % ring.size(); }
     void start();
     void stop();
     void fill_forever();
     void fill_next();
 };
 
-Loader::Loader(const Dataset& dataset, const LoaderSettings& settings) {
+Loader::Loader(const Dataset& dataset, const LoaderSettings& settings, Companion companion) {
     if (settings.ranks < 1 || settings.rank < 0 || settings.rank >= settings.ranks || settings.prefetch < 1) {
         throw_failed("loader: rank {} of {}, {} batches ahead", settings.rank, settings.ranks, settings.prefetch);
     }
-    impl_ = std::make_unique<Impl>(dataset, settings);
+    impl_ = std::make_unique<Impl>(dataset, settings, std::move(companion));
     impl_->ring.resize(static_cast<std::size_t>(settings.prefetch) + 1);
     for (PackedBatch& batch : impl_->ring) reserve_batch(dataset, settings.token_budget, batch);
     const CutCount cut = count_cut(dataset, settings.token_budget);
@@ -143,10 +145,12 @@ const PackedBatch& Loader::next() {
     std::unique_lock lock(impl_->mutex);
     impl_->changed.wait(lock, [&] { return impl_->num_filled > impl_->num_taken || impl_->error; });
     if (impl_->num_filled == impl_->num_taken) std::rethrow_exception(impl_->error);
-    const PackedBatch& batch = impl_->slot(impl_->num_taken++);
+    const PackedBatch& batch = impl_->ring[impl_->place(impl_->num_taken++)];
     impl_->changed.notify_all();
     return batch;
 }
+
+std::size_t Loader::place() const { return impl_->place(impl_->num_taken - 1); }
 
 void Loader::Impl::start() {
     num_filled = num_taken = 0;
@@ -196,11 +200,12 @@ void Loader::Impl::fill_next() {
         packer.pack(++epoch);
     }
     const std::int64_t index = settings.rank + cursor * settings.ranks;
-    PackedBatch& batch = slot(num_filled);
+    PackedBatch& batch = ring[place(num_filled)];
     const auto documents = index < packer.batches() ? packer.documents_of(index) : std::span<const std::int64_t>{};
     fill_batch(dataset, documents, settings.token_budget, batch);
     batch.epoch = epoch;
     batch.index = index;
+    if (companion) companion(batch, place(num_filled));
     ++cursor;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -40,13 +41,18 @@ struct LoaderSettings {
 // The data set must outlive the loader. Used from one thread.
 class Loader {
 public:
-    Loader(const Dataset& dataset, const LoaderSettings& settings);
+    // `companion`, if given, is called on that thread with each batch it has filled and the batch's place in the ring, 0 .. `prefetch`, to make
+    // ready what goes with it. A place is filled again once next() has given the batch after it.
+    using Companion = std::function<void(const PackedBatch&, std::size_t place)>;
+    Loader(const Dataset& dataset, const LoaderSettings& settings, Companion companion = {});
     ~Loader();
     std::int64_t batches_in_epoch(std::int64_t epoch) const;  // of this rank
     // Continue with this rank's micro-batch `cursor` of `epoch` (for resume); a cursor at an epoch's end means the next one's start.
     void seek(std::int64_t epoch, std::int64_t cursor);
     // The next micro-batch; valid until the next call. Runs on into the next epoch without end. Rethrows a thread's error.
     const PackedBatch& next();
+    // Of the batch that next() gave last.
+    std::size_t place() const;
 
 private:
     struct Impl;

@@ -25,7 +25,7 @@ void DraftStep::backward(const Context& context, const DraftModel& model, const 
     Impl& step = *impl_;
     DFLASH_CHECK(step.num_live == anchors.num_live, "backward of {} blocks after a forward of {}", anchors.num_live, step.num_live);
     const std::int64_t rows = step.rows();
-    // Ops add to gradients; to overwrite one is to clear it when its turn comes.
+    // Products overwrite or add. Norms' ops add, so to overwrite one is to clear it when its turn comes.
     const auto begin = [&](std::initializer_list<Tensor> turn) {
         if (write == Write::kAccumulate) return;
         for (const Tensor& gradient : turn) fill_zero(context, gradient);
@@ -63,8 +63,9 @@ void DraftStep::backward(const Context& context, const DraftModel& model, const 
         params.context_positions = context_positions;
         params.scratch = live_views(views.back, rows, context_rows);
         const DraftLayerWeights& d = gradients.layers[layer];
-        begin({d.input_norm, d.post_norm, d.q_proj, d.k_proj, d.v_proj, d.o_proj, d.q_norm, d.k_norm, d.gate_proj, d.up_proj, d.down_proj});
+        begin({d.input_norm, d.post_norm, d.q_norm, d.k_norm});
         params.gradients = &d;
+        params.write_gradients = write;
         params.d_x = d_x;
         params.d_ctx = d_ctx;
         params.write_d_ctx = layer + 1 == layers ? Write::kOverwrite : Write::kAccumulate;
@@ -74,11 +75,11 @@ void DraftStep::backward(const Context& context, const DraftModel& model, const 
 
     const Tensor fc_out = first_rows(views.fc_out, context_rows);
     const Tensor d_fc_out = first_rows(views.d_fc_out, context_rows);
-    begin({gradients.hidden_norm, gradients.fc});
+    begin({gradients.hidden_norm});
     rms_norm_backward(context, {d_ctx, fc_out, weights.hidden_norm, first_rows(views.fc_rstd, context_rows), 0.0F, d_fc_out,
                                 Write::kOverwrite, gradients.hidden_norm});
     ready("hidden_norm.weight");
-    linear_backward_weight(context, {d_fc_out, features.taps, gradients.fc});
+    linear_backward_weight(context, {d_fc_out, features.taps, gradients.fc, write});
     ready("fc.weight");
 }
 

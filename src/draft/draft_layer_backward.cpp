@@ -26,12 +26,12 @@ void mlp_backward(const Context& context, const LayerBackwardParams& p) {
     const LayerBackwardScratch& s = p.scratch;
     linear_backward_input(context, {p.d_x, weights.down_proj, s.again.y});
     swiglu_backward(context, {s.again.y, keep.gate, keep.up, keep.gate, keep.up, s.again.y});
-    linear_backward_weight(context, {p.d_x, s.again.y, p.gradients->down_proj});
+    linear_backward_weight(context, {p.d_x, s.again.y, p.gradients->down_proj, p.write_gradients});
     p.ready("mlp.down_proj.weight");
     normed_again(context, *p.forward.spec, keep.x_mid, weights.post_norm, s.again.h);
-    linear_backward_weight(context, {keep.gate, s.again.h, p.gradients->gate_proj});
+    linear_backward_weight(context, {keep.gate, s.again.h, p.gradients->gate_proj, p.write_gradients});
     p.ready("mlp.gate_proj.weight");
-    linear_backward_weight(context, {keep.up, s.again.h, p.gradients->up_proj});
+    linear_backward_weight(context, {keep.up, s.again.h, p.gradients->up_proj, p.write_gradients});
     p.ready("mlp.up_proj.weight");
     linear_backward_input(context, {keep.gate, weights.gate_proj, s.d_h, Write::kOverwrite});
     linear_backward_input(context, {keep.up, weights.up_proj, s.d_h, Write::kAccumulate});
@@ -96,13 +96,13 @@ void projections_backward(const Context& context, const LayerBackwardParams& p) 
     const DraftLayerWeights& d = *p.gradients;
     const LayerBackwardScratch& s = p.scratch;
     normed_again(context, *p.forward.spec, keep.x, weights.input_norm, s.again.h);
-    linear_backward_weight(context, {s.d_q, s.again.h, d.q_proj});
+    linear_backward_weight(context, {s.d_q, s.again.h, d.q_proj, p.write_gradients});
     p.ready("self_attn.q_proj.weight");
-    linear_backward_weight(context, {s.d_k, s.again.h, d.k_proj});
-    linear_backward_weight(context, {s.d_k_context, p.ctx, d.k_proj});
+    linear_backward_weight(context, {s.d_k, s.again.h, d.k_proj, p.write_gradients});
+    linear_backward_weight(context, {s.d_k_context, p.ctx, d.k_proj, Write::kAccumulate});
     p.ready("self_attn.k_proj.weight");
-    linear_backward_weight(context, {s.d_v, s.again.h, d.v_proj});
-    linear_backward_weight(context, {s.d_v_context, p.ctx, d.v_proj});
+    linear_backward_weight(context, {s.d_v, s.again.h, d.v_proj, p.write_gradients});
+    linear_backward_weight(context, {s.d_v_context, p.ctx, d.v_proj, Write::kAccumulate});
     p.ready("self_attn.v_proj.weight");
     linear_backward_input(context, {s.d_k_context, weights.k_proj, p.d_ctx, p.write_d_ctx});
     linear_backward_input(context, {s.d_v_context, weights.v_proj, p.d_ctx, Write::kAccumulate});
@@ -118,7 +118,7 @@ void projections_backward(const Context& context, const LayerBackwardParams& p) 
 void layer_backward(const Context& context, const LayerBackwardParams& p) {
     mlp_backward(context, p);
     linear_backward_input(context, {p.d_x, p.forward.weights->o_proj, p.scratch.d_attention});
-    linear_backward_weight(context, {p.d_x, p.forward.keep.attention, p.gradients->o_proj});
+    linear_backward_weight(context, {p.d_x, p.forward.keep.attention, p.gradients->o_proj, p.write_gradients});
     p.ready("self_attn.o_proj.weight");
     attention_backward(context, p);
     projections_backward(context, p);

@@ -12,7 +12,7 @@
 
 namespace dflash {
 
-// All f32. N = live block rows, S = context rows.
+// Of the working dtype, but delta, which is f32. N = live block rows, S = context rows.
 struct LayerBackwardScratch {
     BlockScratch again;               // h, q, k made again; y: first the gradient of silu(gate) * up, then that value itself
     Tensor k_context;                 // (S, G*D) made again
@@ -30,7 +30,8 @@ struct LayerBackwardParams {
     Tensor ctx;                  // (S, C)
     Tensor context_positions;    // i32 (S)
     LayerBackwardScratch scratch;
-    const DraftLayerWeights* gradients = nullptr;  // +=
+    const DraftLayerWeights* gradients = nullptr;  // norms: +=
+    Write write_gradients = Write::kAccumulate;    // of matrices
     Tensor d_x;                                    // (N, C) in and out
     Tensor d_ctx;                                  // (S, C)
     Write write_d_ctx = Write::kAccumulate;

@@ -26,6 +26,9 @@ public:
     virtual std::int64_t batches_in_epoch(std::int64_t epoch) const = 0;
     virtual void seek(std::int64_t epoch, std::int64_t cursor) = 0;
     virtual FeatureBatch next(const Context& context) = 0;
+    // All ops that read the last batch's features have been launched: a source that copies the next ones beside running ops need not wait for
+    // what is launched from here on. Optional.
+    virtual void release(const Context&) {}
 };
 
 }  // namespace dflash

@@ -13,7 +13,7 @@
 namespace dflash {
 namespace {
 
-constexpr std::int64_t kStagedBytes = std::int64_t{4} << 20;
+constexpr int kSlots = 2;  // one is on its way to the GPU while the next is being filled
 
 template <typename To, typename From, typename Convert>
 void convert_elements(const char* from, std::int64_t elements, char* to, Convert convert) {
@@ -36,30 +36,17 @@ void convert_row(const char* from, DType stored, std::int64_t elements, DType wa
     }
 }
 
-// Rows of a planned buffer that are made on the host and uploaded a few megabytes at a time.
-class RowUploader {
-public:
-    explicit RowUploader(const Tensor& to) : to_(to) {
-        if (!to.defined()) return;
-        row_bytes_ = to.row_elements() * static_cast<std::int64_t>(dtype_bytes(to.dtype));
-        piece_ = std::max<std::int64_t>(1, kStagedBytes / row_bytes_);
-        staged_.resize(static_cast<std::size_t>(piece_ * row_bytes_));
+// A micro-batch's features in page-locked memory, on their way to a GPU.
+struct HostSlot {
+    HostSlot(const FeatureBuffer& to, cuda::OwnedEvent event)
+        : taps(Device{}, to.taps().dtype, to.taps().shape, HostMemory::kPinned), sent(std::move(event)) {
+        if (to.has_final_state())
+            final_state = DeviceBuffer(Device{}, to.taps().dtype, to.rows(to.taps().rows()).final_state.shape, HostMemory::kPinned);
     }
-    // make_row(i, memory) writes row first + i, for i in 0 .. count - 1.
-    template <typename MakeRow>
-    void upload(const Context& context, std::int64_t first, std::int64_t count, const MakeRow& make_row) {
-        for (std::int64_t begin = 0; begin < count; begin += piece_) {
-            const std::int64_t rows = std::min(piece_, count - begin);
-#pragma omp parallel for schedule(static)
-            for (std::int64_t row = 0; row < rows; ++row) make_row(begin + row, staged_.data() + row * row_bytes_);
-            context.upload(staged_.data(), to_.slice_rows(first + begin, rows));
-        }
-    }
+    TargetFeatures rows(std::int64_t tokens) const { return FeatureBuffer::first_rows({taps, final_state}, tokens); }
 
-private:
-    Tensor to_;
-    std::int64_t row_bytes_ = 0, piece_ = 1;
-    std::vector<char> staged_;
+    DeviceBuffer taps, final_state;
+    cuda::OwnedEvent sent;
 };
 
 // The stored states of one document, in the order of the wanted ones.
@@ -73,25 +60,37 @@ struct StoredDocument {
 struct StoredFeatures::Impl {
     FeaturesManifest manifest;
     StoredFeatureSettings settings;
+    FeatureBuffer& buffer;
     std::vector<SafetensorsFile> shards;
     std::vector<StoredDocument> documents;
-    Loader loader;
     DType stored_dtype = DType::kF32;
-    RowUploader taps_rows, final_rows;
+    std::vector<HostSlot> slots;  // for a GPU
+    Loader loader;                // its thread fills the slots, so it ends first
 
-    Impl(const std::string& folder, const Dataset& data, const LoaderSettings& loader_settings, const StoredFeatureSettings& wanted);
+    Impl(const std::string& folder, const Dataset& data, const LoaderSettings& loader_settings, const StoredFeatureSettings& wanted,
+         FeatureBuffer& to);
+    bool on_cpu() const { return buffer.device().type == DeviceType::kCpu; }
     void check(const std::string& folder, const Dataset& data) const;
     const char* find(const std::string& name, std::int64_t row) const;
-    void copy_document(const Context& context, std::int64_t row, std::int64_t first, std::int64_t tokens);
+    void fill_slot(const PackedBatch& batch, std::size_t place);
+    void read(const PackedBatch& batch, const TargetFeatures& to) const;
+    void read_document(std::int64_t row, const TargetFeatures& to) const;
 };
 
+// Which batches the loader's thread has ready goes by its ring; for a GPU a slot belongs to each place of it.
+LoaderSettings ring_of(LoaderSettings loader, Device device) {
+    if (device.type == DeviceType::kCuda) loader.prefetch = kSlots - 1;
+    return loader;
+}
+
 StoredFeatures::Impl::Impl(const std::string& folder, const Dataset& data, const LoaderSettings& loader_settings,
-                           const StoredFeatureSettings& wanted)
+                           const StoredFeatureSettings& wanted, FeatureBuffer& to)
     : manifest(read_features_manifest(folder)),
       settings(wanted),
-      loader(data, loader_settings),
-      taps_rows(wanted.taps_out),
-      final_rows(wanted.final_out) {
+      buffer(to),
+      loader(
+          data, ring_of(loader_settings, to.device()),
+          on_cpu() ? Loader::Companion{} : [this](const PackedBatch& batch, std::size_t place) { fill_slot(batch, place); }) {
     check(folder, data);
     stored_dtype = manifest.dtype == "bf16" ? DType::kBF16 : DType::kF32;
     shards.reserve(manifest.shards.size());
@@ -102,8 +101,13 @@ StoredFeatures::Impl::Impl(const std::string& folder, const Dataset& data, const
         documents[row].shard = manifest.documents[row].shard;
         for (const std::int64_t tap : settings.taps)
             documents[row].states.push_back(find(hidden_tensor_name(name, tap), static_cast<std::int64_t>(row)));
-        if (settings.final_out.defined()) documents[row].states.push_back(find(final_tensor_name(name), static_cast<std::int64_t>(row)));
+        if (buffer.has_final_state()) documents[row].states.push_back(find(final_tensor_name(name), static_cast<std::int64_t>(row)));
     }
+    const Tensor& taps = buffer.taps();
+    DFLASH_CHECK(taps.rows() >= loader_settings.token_budget && taps.row_elements() == std::ssize(settings.taps) * manifest.hidden,
+                 "features of {} layers of {} do not fit their buffer {}", settings.taps.size(), manifest.hidden, taps.shape.to_string());
+    for (int slot = 0; slot < kSlots && !on_cpu(); ++slot)
+        slots.emplace_back(buffer, cuda::OwnedEvent(cuda::create_event(buffer.device())));
 }
 
 void StoredFeatures::Impl::check(const std::string& folder, const Dataset& data) const {
@@ -125,7 +129,7 @@ void StoredFeatures::Impl::check(const std::string& folder, const Dataset& data)
                             fmt::join(manifest.layers, ","), fmt::join(settings.taps, ","), tap, fmt::join(settings.taps, ","));
         }
     }
-    if (settings.final_out.defined() && !manifest.has_final) {
+    if (buffer.has_final_state() && !manifest.has_final) {
         throw_bad_input("{} holds no final states, which --loss kl needs: make the features with --final", folder);
     }
     if (manifest.dtype != "f32" && manifest.dtype != "bf16") throw_bad_input("{}: dtype '{}' is not f32 or bf16", folder, manifest.dtype);
@@ -144,35 +148,51 @@ const char* StoredFeatures::Impl::find(const std::string& name, std::int64_t row
     return entry->data;
 }
 
-void StoredFeatures::Impl::copy_document(const Context& context, std::int64_t row, std::int64_t first, std::int64_t tokens) {
+void StoredFeatures::Impl::fill_slot(const PackedBatch& batch, std::size_t place) {
+    const HostSlot& slot = slots[place];
+    cuda::select_device(buffer.device());
+    cuda::wait(slot.sent.get());
+    read(batch, slot.rows(batch.tokens()));
+}
+
+// `to` is host memory.
+void StoredFeatures::Impl::read(const PackedBatch& batch, const TargetFeatures& to) const {
+    for (std::size_t d = 0; d < batch.row_of_document.size(); ++d) {
+        const std::int64_t first = batch.document_begin[d];
+        const std::int64_t tokens = batch.document_begin[d + 1] - first;
+        TargetFeatures document{to.taps.slice_rows(first, tokens), {}};
+        if (to.final_state.defined()) document.final_state = to.final_state.slice_rows(first, tokens);
+        read_document(batch.row_of_document[d], document);
+    }
+}
+
+void StoredFeatures::Impl::read_document(std::int64_t row, const TargetFeatures& to) const {
     const StoredDocument& document = documents[static_cast<std::size_t>(row)];
+    const std::size_t taps = settings.taps.size();
     const std::int64_t hidden = manifest.hidden;
     const std::int64_t stored_row = hidden * static_cast<std::int64_t>(dtype_bytes(stored_dtype));
-    const DType wanted = settings.taps_out.dtype;
+    const DType wanted = to.taps.dtype;
     const std::int64_t wanted_row = hidden * static_cast<std::int64_t>(dtype_bytes(wanted));
-    taps_rows.upload(context, first, tokens, [&](std::int64_t token, char* to) {
-        for (std::size_t k = 0; k < settings.taps.size(); ++k) {
-            convert_row(document.states[k] + token * stored_row, stored_dtype, hidden, wanted,
-                        to + static_cast<std::int64_t>(k) * wanted_row);
-        }
-    });
-    if (settings.final_out.defined()) {
-        final_rows.upload(context, first, tokens, [&](std::int64_t token, char* to) {
-            convert_row(document.states.back() + token * stored_row, stored_dtype, hidden, wanted, to);
-        });
+    auto* const taps_out = static_cast<char*>(to.taps.data);
+    auto* const final_out = static_cast<char*>(to.final_state.data);
+#pragma omp parallel for schedule(static)
+    for (std::int64_t token = 0; token < to.taps.rows(); ++token) {
+        char* out = taps_out + token * static_cast<std::int64_t>(taps) * wanted_row;
+        for (std::size_t k = 0; k < taps; ++k, out += wanted_row)
+            convert_row(document.states[k] + token * stored_row, stored_dtype, hidden, wanted, out);
+        if (final_out == nullptr) continue;
+        convert_row(document.states[taps] + token * stored_row, stored_dtype, hidden, wanted, final_out + token * wanted_row);
     }
     shards[static_cast<std::size_t>(document.shard)].drop_pages();
 }
 
-StoredFeatures::StoredFeatures(const std::string& folder, const Dataset& data, const LoaderSettings& loader,
-                               const StoredFeatureSettings& settings)
-    : impl_(std::make_unique<Impl>(folder, data, loader, settings)) {
-    const FeaturesManifest& manifest = impl_->manifest;
-    DFLASH_CHECK(
-        settings.taps_out.rows() >= loader.token_budget && settings.taps_out.row_elements() == std::ssize(settings.taps) * manifest.hidden,
-        "features of {} layers of {} do not fit their buffer {}", settings.taps.size(), manifest.hidden,
-        settings.taps_out.shape.to_string());
+std::size_t stored_features_pinned_bytes(Device device, std::size_t feature_bytes) {
+    return device.type == DeviceType::kCuda ? kSlots * feature_bytes : 0;
 }
+
+StoredFeatures::StoredFeatures(const std::string& folder, const Dataset& data, const LoaderSettings& loader,
+                               const StoredFeatureSettings& settings, FeatureBuffer& buffer)
+    : impl_(std::make_unique<Impl>(folder, data, loader, settings, buffer)) {}
 
 StoredFeatures::~StoredFeatures() = default;
 
@@ -182,15 +202,18 @@ void StoredFeatures::seek(std::int64_t epoch, std::int64_t cursor) { impl_->load
 
 FeatureBatch StoredFeatures::next(const Context& context) {
     const PackedBatch& batch = impl_->loader.next();
-    for (std::int64_t document = 0; document < batch.documents(); ++document) {
-        const auto d = static_cast<std::size_t>(document);
-        impl_->copy_document(context, batch.row_of_document[d], batch.document_begin[d],
-                             batch.document_begin[d + 1] - batch.document_begin[d]);
+    const TargetFeatures features = impl_->buffer.rows(batch.tokens());
+    if (impl_->on_cpu()) {
+        impl_->read(batch, features);
+    } else {
+        const HostSlot& slot = impl_->slots[impl_->loader.place()];
+        impl_->buffer.send(context, slot.rows(batch.tokens()), slot.sent.get());
     }
-    FeatureBatch result{&batch, {}};
-    result.features.taps = impl_->settings.taps_out.slice_rows(0, batch.tokens());
-    if (impl_->settings.final_out.defined()) result.features.final_state = impl_->settings.final_out.slice_rows(0, batch.tokens());
-    return result;
+    return {&batch, features};
+}
+
+void StoredFeatures::release(const Context& context) {
+    if (!impl_->on_cpu()) impl_->buffer.release(context);
 }
 
 }  // namespace dflash

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "tensor/device.h"
@@ -57,5 +58,10 @@ bool reached(void* event);
 void wait(void* event);                                  // the host waits
 void wait_on_stream(const Stream& stream, void* event);  // the stream waits
 double milliseconds_between(void* first, void* second);  // both reached
+
+struct DestroyEvent {
+    void operator()(void* event) const noexcept { destroy_event(event); }
+};
+using OwnedEvent = std::unique_ptr<void, DestroyEvent>;
 
 }  // namespace dflash::cuda

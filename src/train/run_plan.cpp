@@ -8,7 +8,10 @@
 
 #include "base/byte_size.h"
 #include "base/error.h"
+#include "kernels/context.h"
+#include "target/stored_features.h"
 #include "tensor/device_choice.h"
+#include "tensor/host_reader.h"
 #include "tensor/working_dtype.h"
 #include "train/optimizer.h"
 
@@ -97,11 +100,18 @@ RunPlan make_run_plan(const TargetConfig& target, const DraftSpec& draft, const 
     const OptimizerSettings optimizer_settings = {optimizer, run.device, matrix_gradients(settings, run.device)};
     append(buffers, optimizer_buffers(draft, optimizer_settings, {gradient, persistent, {run.phases.optimizer, run.phases.optimizer}}));
     append(run.linears, optimizer_linears(draft, optimizer));
-    for (BufferSpec& buffer : target_forward_buffers(target, run.target_forward, {target_phase, target_phase},
-                                                     {target_phase, run.phases.context_backward}, persistent)) {
-        // Stored features need the rows that they are read into, nothing else of the target's forward.
-        if (run.live || buffer.name.rfind(kFeaturePrefix, 0) == 0) buffers.push_back(std::move(buffer));
+    // Stored features need the rows that they are read into, nothing else of the target's forward; the next ones arrive beside the optimizer.
+    const int last_reader = run.phases.context_backward;
+    const Lifetime features = {target_phase, run.live ? last_reader : run.phases.optimizer};
+    std::size_t feature_bytes = 0;
+    for (BufferSpec& buffer : target_forward_buffers(target, run.target_forward, {target_phase, target_phase}, features, persistent)) {
+        const bool is_feature = buffer.name.rfind(kFeaturePrefix, 0) == 0;
+        if (is_feature) feature_bytes += buffer.bytes();
+        if (run.live || is_feature) buffers.push_back(std::move(buffer));
     }
+    if (run.device.type == DeviceType::kCuda) run.pinned_bytes = kStagingBytes + kHostReaderBytes;
+    const std::size_t sources = run.live ? 0 : settings.val_data.empty() ? 1 : 2;
+    run.pinned_bytes += sources * stored_features_pinned_bytes(run.device, feature_bytes);
     append(buffers, draft_step_buffers(draft, run.draft_step, run.phases));
     append(run.linears, draft_step_linears(draft, run.draft_step));
     std::size_t workspace = std::max(draft_step_workspace_bytes(draft, run.draft_step), optimizer_workspace_bytes(run.device));

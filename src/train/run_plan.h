@@ -29,6 +29,7 @@ struct RunPlan {
     bool live = true;                  // the target runs here, as against stored features
     bool decodes = false;              // evaluation decodes, so the whole target is there
     std::vector<LinearShape> linears;  // every product of the run
+    std::size_t pinned_bytes = 0;      // page-locked host memory, on CUDA
 };
 
 constexpr const char* kWorkspaceBuffer = "workspace";

@@ -40,14 +40,13 @@ TrainingSources::TrainingSources(const RunInputs& inputs, const RunPlan& plan, c
     const std::int64_t token_budget = inputs.settings.token_budget;
     const LoaderSettings order{.seed = seed, .token_budget = token_budget, .rank = communicator.rank(), .ranks = communicator.ranks()};
     if (!inputs.settings.features.empty()) {
-        StoredFeatureSettings stored{.taps = plan.target_forward.taps,
-                                     .target_fingerprint = inputs.target_fingerprint,
-                                     .taps_out = arena.tensor("target.features.taps"),
-                                     .final_out = {}};
-        if (plan.target_forward.want_final) stored.final_out = arena.tensor("target.features.final_state");
-        training_ = std::make_unique<StoredFeatures>(inputs.settings.features, *inputs.data, order, stored);
+        TargetFeatures memory{arena.tensor("target.features.taps"), {}};
+        if (plan.target_forward.want_final) memory.final_state = arena.tensor("target.features.final_state");
+        stored_ = std::make_unique<FeatureBuffer>(memory);
+        const StoredFeatureSettings stored{.taps = plan.target_forward.taps, .target_fingerprint = inputs.target_fingerprint};
+        training_ = std::make_unique<StoredFeatures>(inputs.settings.features, *inputs.data, order, stored, *stored_);
         if (!inputs.validation) return;
-        validation_ = std::make_unique<StoredFeatures>(inputs.settings.val_data, *inputs.validation, order, stored);
+        validation_ = std::make_unique<StoredFeatures>(inputs.settings.val_data, *inputs.validation, order, stored, *stored_);
         validation_->next(context);  // its thread's memory is there before the first step
         return;
     }

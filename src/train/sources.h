@@ -6,6 +6,7 @@
 
 #include "comm/communicator.h"
 #include "data/loader.h"
+#include "target/feature_buffer.h"
 #include "target/features.h"
 #include "target/target_model.h"
 #include "tensor/arena.h"
@@ -26,6 +27,7 @@ public:
 private:
     std::unique_ptr<TargetModel> model_;
     std::unique_ptr<Loader> loader_;
+    std::unique_ptr<FeatureBuffer> stored_;  // what stored features are read into
     std::unique_ptr<FeatureSource> training_, validation_;
 };
 

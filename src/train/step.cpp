@@ -55,6 +55,7 @@ StepMetrics StepRunner::run(const Context& context, FeatureSource& source, const
         }
         draft_step_.backward(context, model_, batch.features, anchors_, optimizer_.gradients(), {},
                              i == 0 ? Write::kOverwrite : Write::kAccumulate);
+        source.release(context);
         metrics.tokens += batch.batch->tokens();
     }
     for (const NamedTensor& gradient : optimizer_.named_gradients()) communicator_.all_reduce_sum(gradient.tensor);

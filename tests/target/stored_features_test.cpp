@@ -12,6 +12,8 @@
 #include "io/atomic_file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "kernels/elementwise.h"
+#include "kernels/linear.h"
 #include "support/close.h"
 #include "support/data.h"
 #include "support/device_case.h"
@@ -84,7 +86,8 @@ TEST_P(StoredFeaturesTest, GivesTheBatchesOfTheLiveTarget) {
         const DType working = working_dtype(device());
         const DeviceBuffer taps(device(), working, {kBudget, 2 * target.config.hidden});
         const DeviceBuffer final_state(device(), working, {kBudget, target.config.hidden});
-        StoredFeatures stored(out, data, order, {{1, 4}, target_fingerprint(kTarget), taps, final_state});
+        FeatureBuffer buffer({taps, final_state});
+        StoredFeatures stored(out, data, order, {{1, 4}, target_fingerprint(kTarget)}, buffer);
         ASSERT_EQ(stored.batches_in_epoch(0), live.batches_in_epoch(0));
         const Tolerance bound = dtype == DType::kBF16 && device().type == DeviceType::kCpu ? kOpBf16 : computed_again();
         const auto agree = [&](const Tensor& a, const Tensor& b) {
@@ -111,23 +114,59 @@ TEST_P(StoredFeaturesTest, RefusesWhatDoesNotBelongTogether) {
     const Dataset data(features_data_folder(out));
     const std::string fingerprint = target_fingerprint(kTarget);
     const HostBuffer taps(DType::kF32, {kBudget, 512}), final_state(DType::kF32, {kBudget, 256});
+    FeatureBuffer buffer({taps, {}}), with_final({taps, final_state});
     const LoaderSettings order{3, kBudget, 0, 1, 2};
-    const auto open = [&](const StoredFeatureSettings& wanted) { return [&, wanted] { StoredFeatures(out, data, order, wanted); }; };
-    EXPECT_TRUE(refuses(open({{1, 4}, "another", taps, {}}), {"another target"}));
-    EXPECT_TRUE(refuses(open({{1, 5}, fingerprint, taps, {}}), {"layer 5", "1,4"}));
-    EXPECT_TRUE(refuses(open({{1, 4}, fingerprint, taps, final_state}), {"final"}));
+    const auto open = [&](const StoredFeatureSettings& wanted, FeatureBuffer& to) {
+        return [&, wanted] { StoredFeatures(out, data, order, wanted, to); };
+    };
+    const StoredFeatureSettings good{{1, 4}, fingerprint};
+    EXPECT_TRUE(refuses(open({{1, 4}, "another"}, buffer), {"another target"}));
+    EXPECT_TRUE(refuses(open({{1, 5}, fingerprint}, buffer), {"layer 5", "1,4"}));
+    EXPECT_TRUE(refuses(open(good, with_final), {"final"}));
 
     settings.inputs = {folder.write("others.jsonl", ready_rows({8, 9}))};
     const Dataset others = Dataset::from_jsonl(settings);
-    EXPECT_TRUE(refuses([&] { StoredFeatures(out, others, order, {{1, 4}, fingerprint, taps, {}}); }, {"not the one"}));
+    EXPECT_TRUE(refuses([&] { StoredFeatures(out, others, order, good, buffer); }, {"not the one"}));
 
     const std::string shard = out + "/" + features_shard_name(0);
     std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 4);
-    EXPECT_TRUE(refuses(open({{1, 4}, fingerprint, taps, {}}), {features_shard_name(0), "damaged"}));
+    EXPECT_TRUE(refuses(open(good, buffer), {features_shard_name(0), "damaged"}));
     std::filesystem::remove(shard);
-    EXPECT_TRUE(refuses(open({{1, 4}, fingerprint, taps, {}}), {features_shard_name(0), "missing"}));
+    EXPECT_TRUE(refuses(open(good, buffer), {features_shard_name(0), "missing"}));
     std::filesystem::remove(features_manifest_path(out));
-    EXPECT_TRUE(refuses(open({{1, 4}, fingerprint, taps, {}}), {"manifest.json"}));
+    EXPECT_TRUE(refuses(open(good, buffer), {"manifest.json"}));
+}
+
+// Sources that share a buffer take turns while the host runs far ahead of the device: every reader sees its own micro-batch.
+TEST_P(StoredFeaturesTest, TheNextMicroBatchWaitsForTheReadersOfTheLast) {
+    const std::string out = write_folder({{1, 4}, true, false});
+    const Dataset data(features_data_folder(out));
+    const DType working = working_dtype(device());
+    constexpr std::int64_t kHidden = 256, kBatches = 12;
+    const std::int64_t work = device().type == DeviceType::kCuda ? 4096 : 64;
+    const DeviceBuffer taps(device(), working, {kBudget, 2 * kHidden}), final_state(device(), working, {kBudget, kHidden});
+    const DeviceBuffer seen(device(), working, {kBatches * kBudget, 2 * kHidden});
+    const DeviceBuffer a(device(), working, {work, work}), b(device(), working, {work, work}), c(device(), working, {work, work});
+    FeatureBuffer buffer({taps, final_state});
+    const StoredFeatureSettings wanted{{1, 4}, target_fingerprint(kTarget)};
+    const auto run = [&](bool wait, bool release) {
+        StoredFeatures first(out, data, {3, kBudget, 0, 1, 2}, wanted, buffer), second(out, data, {4, kBudget, 0, 1, 2}, wanted, buffer);
+        for (std::int64_t batch = 0; batch < kBatches; ++batch) {
+            StoredFeatures& source = batch % 3 == 2 ? second : first;
+            const FeatureBatch got = source.next(context());
+            for (int i = 0; !wait && i < 4; ++i) linear_forward(context(), {a, b, c});  // the readers come late
+            cast(context(), got.features.taps, seen.tensor().slice_rows(batch * kBudget, got.batch->tokens()));
+            if (release) source.release(context());
+            if (wait) context().synchronize();
+        }
+        std::vector<char> bytes(seen.tensor().bytes());
+        context().download(seen, bytes.data());
+        return bytes;
+    };
+    const std::vector<char> expected = run(true, false);
+    EXPECT_EQ(run(false, true), expected);
+    EXPECT_EQ(run(false, false), expected);
+    EXPECT_TRUE(std::any_of(expected.begin(), expected.end(), [](char byte) { return byte != 0; }));
 }
 
 TEST_P(StoredFeaturesTest, TheFileHoldsWhatTheTargetComputes) {
