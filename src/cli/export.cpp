@@ -49,7 +49,7 @@ TargetConfig read_target(const DraftSpec& spec, const ExportArguments& arguments
                                                                        : "the drafter's config does not say how many layers it has");
     }
     if (arguments.target.empty()) return target_facts(spec, arguments.draft);
-    const TargetConfig target = read_target_config(arguments.target);
+    TargetConfig target = read_target_config(arguments.target);
     check_draft_matches_target(spec, target, arguments.draft);
     return target;
 }

@@ -24,6 +24,7 @@ std::string failure_line(const CLI::App* app, const CLI::Error& error) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): the commands' own declarations do not fail
 int main(int argc, char** argv) {
     CLI::App app{"dflash trains, measures and runs DFlash drafters for speculative decoding."};
     app.name("dflash");

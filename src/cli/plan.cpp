@@ -125,6 +125,7 @@ void print_json(const RunSettings& settings, const Planned& planned) {
     Json result = {{"arena_bytes", plan.arena_bytes},
                    {"device", device_type_name(planned.run.device)},
                    {"reserved_bytes", reserved_bytes(planned.run.device)},
+                   {"pinned_bytes", planned.run.pinned_bytes},
                    {"peak", {{"phase", plan.phases[static_cast<std::size_t>(peak)]}, {"bytes", plan.phase_bytes(peak)}}},
                    {"phases", phases}};
     if (!settings.memory.empty()) {

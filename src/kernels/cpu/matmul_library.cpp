@@ -65,8 +65,8 @@ dnnl::memory::desc right_side(const Product& p) {
 }
 
 const dnnl::engine& cpu_engine() {
-    static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-    return engine;
+    static const dnnl::engine kEngine(dnnl::engine::kind::cpu, 0);
+    return kEngine;
 }
 
 dnnl::matmul::primitive_desc describe(const Product& p) {
