@@ -2,8 +2,10 @@
 // A made-up drafter, micro-batch and target, with planned memory: what the tests of the step and of decoding start from.
 #pragma once
 
-#include <cstring>
+#include <cmath>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +13,9 @@
 #include "draft/draft_model.h"
 #include "draft/ref/draft_ref.h"
 #include "support/data.h"
+#include "support/device_values.h"
 #include "tensor/arena.h"
+#include "tensor/working_dtype.h"
 
 namespace dflash::testing {
 
@@ -110,90 +114,109 @@ inline DraftPhases toy_phases(const DraftSpec& spec, std::vector<std::string>& n
     return phases;
 }
 
-// Weights, gradients and a step in one planned arena; frozen parts beside it.
+inline std::vector<std::vector<double>> tensor_values(const Context& context, const DraftTensors& tensors) {
+    std::vector<std::vector<double>> values;
+    for (const NamedTensor& entry : named_tensors(tensors)) values.push_back(doubles_of(context, entry.tensor));
+    return values;
+}
+
+// Weights, gradients and a step in one planned arena on a device; frozen parts beside it. Values are made as f32 and rounded to what the device
+// works with, so that a reference which reads them back sees the same.
 class DraftCase {
 public:
-    DraftCase(const DraftSpec& spec, DraftStepSettings settings, std::uint64_t seed = 11)
-        : spec_(spec),
-          settings_(settings),
-          embedding_(random_f32({spec.vocabulary, spec.hidden}, seed)),
-          head_(random_f32({spec.vocabulary, spec.hidden}, seed + 1, 0.5)),
-          target_head_(random_f32({spec.vocabulary, spec.hidden}, seed + 2, 0.5)),
-          workspace_(DType::kU8, {static_cast<std::int64_t>(draft_step_workspace_bytes(spec, settings))}) {
+    // `matrices`: dtype of their gradients.
+    DraftCase(const DraftSpec& spec, const DraftStepSettings& settings, std::optional<DType> matrices = {}, std::uint64_t seed = 11)
+        : spec_(spec), settings_(settings), context_(settings.device) {
+        const DType working = working_dtype(settings.device);
         std::vector<std::string> names;
         const DraftPhases phases = toy_phases(spec, names);
         std::vector<BufferSpec> buffers = draft_step_buffers(spec, settings, phases);
-        for (const char* prefix : {"weights", "gradients"}) {
-            for (BufferSpec& buffer : draft_tensor_buffers(spec, prefix, Category::kWeights, phases.persistent)) {
-                buffers.push_back(std::move(buffer));
-            }
-        }
+        const auto add = [&](const std::vector<BufferSpec>& part) { buffers.insert(buffers.end(), part.begin(), part.end()); };
+        const Lifetime always = phases.persistent;
+        add(draft_tensor_buffers(spec, "weights", Category::kWeights, always, working, working));
+        add(draft_tensor_buffers(spec, "gradients", Category::kGradients, always, matrices.value_or(working), DType::kF32));
+        for (const char* name : {"embedding", "head", "target_head"})
+            buffers.push_back({name, working, {spec.vocabulary, spec.hidden}, Category::kTarget, always});
+        const auto workspace = static_cast<std::int64_t>(draft_step_workspace_bytes(spec, settings));
+        buffers.push_back({"workspace", DType::kU8, {workspace}, Category::kWorkspace, always});
         plan_ = make_plan(std::move(names), std::move(buffers));
-        arena_ = std::make_unique<Arena>(Device{}, plan_);
-        model_ = {spec, bind_draft_tensors(spec, "weights", *arena_), embedding_, head_};
+        arena_ = std::make_unique<Arena>(settings.device, plan_);
+        model_ = {spec, bind_draft_tensors(spec, "weights", *arena_), arena_->tensor("embedding"), arena_->tensor("head")};
         gradients_ = bind_draft_tensors(spec, "gradients", *arena_);
-        initialise(seed);
+        randomise(model_.embedding, seed, 1.0);
+        randomise(model_.head, seed + 1, 0.5);
+        randomise(target_head(), seed + 2, 0.5);
+        for (const NamedTensor& entry : named_tensors(model_.weights)) {
+            const bool gain = entry.tensor.shape.rank() == 1;
+            randomise(entry.tensor, ++seed, gain ? 0.2 : 1.0 / std::sqrt(static_cast<double>(entry.tensor.row_elements())),
+                      gain ? 1.0 : 0.0);
+        }
+        for (const NamedTensor& entry : named_tensors(gradients_)) fill_bytes(context_, entry.tensor, 0);
         step_ = std::make_unique<DraftStep>(spec, settings, *arena_);
-        context_.bind_workspace(workspace_);
+        context_.bind_workspace(arena_->tensor("workspace"));
     }
 
     // Everything a step leaves behind becomes NaN, and gradients zero.
     void poison() { fill(0xff); }
     // The same with any byte, the scratch of ops included.
     void fill(unsigned char byte) {
-        std::memset(workspace_.tensor().data, byte, workspace_.tensor().bytes());
+        fill_bytes(context_, arena_->tensor("workspace"), byte);
         for (const PlacedBuffer& buffer : plan_.buffers) {
             const std::string& name = buffer.spec.name;
-            const Tensor tensor = arena_->tensor(name);
-            if (name.rfind("gradients.", 0) == 0) std::memset(tensor.data, 0, tensor.bytes());
             if (name.rfind("draft.step.", 0) == 0 && name.find("rope_") == std::string::npos)
-                std::memset(tensor.data, byte, tensor.bytes());
+                fill_bytes(context_, arena_->tensor(name), byte);
         }
+        for (const NamedTensor& entry : named_tensors(gradients_)) fill_bytes(context_, entry.tensor, 0);
     }
 
+    std::vector<double> hidden(const PackedBatch& batch, const TargetFeatures& features, const AnchorSet& anchors) {
+        return values(step_->forward(context_, model_, batch, features, anchors));
+    }
     // One micro-batch: forward, loss, backward; its statistics alone.
     LossStatistics run(const PackedBatch& batch, const TargetFeatures& features, const AnchorSet& anchors) {
         step_->clear_sums(context_);
         return accumulate(batch, features, anchors);
     }
     // A further one; the statistics since sums were last cleared.
-    LossStatistics accumulate(const PackedBatch& batch, const TargetFeatures& features, const AnchorSet& anchors) {
+    LossStatistics accumulate(const PackedBatch& batch, const TargetFeatures& features, const AnchorSet& anchors,
+                              Write write = Write::kAccumulate) {
         step_->forward(context_, model_, batch, features, anchors);
-        step_->loss(context_, model_, features, anchors, target_head_, true);
-        step_->backward(context_, model_, features, anchors, gradients_);
+        step_->loss(context_, model_, features, anchors, target_head(), true);
+        step_->backward(context_, model_, features, anchors, gradients_, {}, write);
         return step_->statistics(context_);
     }
 
     // Of the last forward, with gradients.
     LossStatistics loss(const TargetFeatures& features, const AnchorSet& anchors) {
         step_->clear_sums(context_);
-        step_->loss(context_, model_, features, anchors, target_head_, true);
+        step_->loss(context_, model_, features, anchors, target_head(), true);
         return step_->statistics(context_);
     }
 
     const DraftSpec& spec() const { return spec_; }
     const DraftStepSettings& settings() const { return settings_; }
     const Context& context() const { return context_; }
-    DraftModel& model() { return model_; }
+    const DraftModel& model() const { return model_; }
     const DraftTensors& gradients() const { return gradients_; }
     DraftStep& step() { return *step_; }
     const Plan& plan() const { return plan_; }
-    const Tensor& target_head() const { return target_head_.tensor(); }
+    Tensor target_head() const { return arena_->tensor("target_head"); }
+
+    std::vector<double> values(const Tensor& tensor) const { return doubles_of(context_, tensor); }
+    std::vector<std::vector<double>> gradient_values() const { return tensor_values(context_, gradients_); }
+    ref::DraftFrozenRef frozen(const TargetFeatures& features) const {
+        return {values(model_.embedding), values(model_.head), values(features.taps), values(features.final_state), values(target_head())};
+    }
 
 private:
-    void initialise(std::uint64_t seed) {
-        for (const NamedTensor& entry : named_tensors(model_.weights)) {
-            const bool gain = entry.tensor.shape.rank() == 1;
-            const double scale = gain ? 0.2 : 1.0 / std::sqrt(static_cast<double>(entry.tensor.row_elements()));
-            const HostBuffer values = random_f32(entry.tensor.shape, ++seed, scale, gain ? 1.0 : 0.0);
-            std::memcpy(entry.tensor.data, values.tensor().data, entry.tensor.bytes());
-        }
+    void randomise(const Tensor& tensor, std::uint64_t seed, double scale, double mean = 0.0) {
+        const HostBuffer host = random_f32(tensor.shape, seed, scale, mean);
+        set_values(context_, values_of(Context(), host), tensor);
     }
 
     DraftSpec spec_;
     DraftStepSettings settings_;
     Context context_;
-    HostBuffer embedding_, head_, target_head_, workspace_;
     Plan plan_;
     std::unique_ptr<Arena> arena_;
     DraftModel model_;
@@ -201,27 +224,35 @@ private:
     std::unique_ptr<DraftStep> step_;
 };
 
-struct ToyFeatures {
-    HostBuffer taps, final_state;
-    TargetFeatures view() const { return {taps, final_state}; }
-};
-inline ToyFeatures toy_features(const DraftSpec& spec, std::int64_t tokens, std::uint64_t seed = 71) {
-    return {random_f32({tokens, static_cast<std::int64_t>(spec.taps.size()) * spec.hidden}, seed, 2.0),
-            random_f32({tokens, spec.hidden}, seed + 1, 2.0)};
-}
+// Features of `tokens` tokens in a device's memory.
+class ToyFeatures {
+public:
+    // `change` may edit the taps, f32 on the host, on their way.
+    ToyFeatures(const Context& context, const DraftSpec& spec, std::int64_t tokens, const std::function<void(const Tensor&)>& change = {})
+        : taps_(context.device(), working_dtype(context.device()), {tokens, static_cast<std::int64_t>(spec.taps.size()) * spec.hidden}),
+          final_state_(context.device(), working_dtype(context.device()), {tokens, spec.hidden}) {
+        const HostBuffer taps = random_f32(taps_.tensor().shape, 71, 2.0), final_state = random_f32(final_state_.tensor().shape, 72, 2.0);
+        if (change) change(taps);
+        const Context host;
+        set_values(context, values_of(host, taps), taps_);
+        set_values(context, values_of(host, final_state), final_state_);
+    }
+    TargetFeatures view() const { return {taps_, final_state_}; }
+    // Of `count` tokens from `begin` on.
+    TargetFeatures rows(std::int64_t begin, std::int64_t count) const {
+        return {taps_.tensor().slice_rows(begin, count), final_state_.tensor().slice_rows(begin, count)};
+    }
 
-inline std::vector<std::vector<double>> gradient_values(const DraftTensors& gradients) {
-    std::vector<std::vector<double>> values;
-    for (const NamedTensor& entry : named_tensors(gradients)) values.push_back(to_double(entry.tensor));
-    return values;
-}
+private:
+    DeviceBuffer taps_, final_state_;
+};
 
 // Weights for the scalar reference; `make(value)` turns a stored float into T, in the order of named_tensors.
 template <typename T, typename Make>
-ref::DraftWeightsRef<T> reference_weights(const DraftTensors& weights, const Make& make) {
+ref::DraftWeightsRef<T> reference_weights(const Context& context, const DraftTensors& weights, const Make& make) {
     const auto read = [&](const Tensor& tensor) {
         std::vector<T> values;
-        for (const double v : to_double(tensor)) values.push_back(make(v));
+        for (const double v : doubles_of(context, tensor)) values.push_back(make(v));
         return values;
     };
     ref::DraftWeightsRef<T> r;
@@ -244,11 +275,6 @@ ref::DraftWeightsRef<T> reference_weights(const DraftTensors& weights, const Mak
     }
     r.norm = read(weights.norm);
     return r;
-}
-
-inline ref::DraftFrozenRef reference_frozen(const DraftModel& model, const TargetFeatures& features, const Tensor& target_head) {
-    return {to_double(model.embedding), to_double(model.head), to_double(features.taps), to_double(features.final_state),
-            to_double(target_head)};
 }
 
 }  // namespace dflash::testing

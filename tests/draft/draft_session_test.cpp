@@ -8,34 +8,48 @@
 #include "draft_case.h"
 #include "kernels/elementwise.h"
 #include "support/close.h"
+#include "support/device_case.h"
 
 namespace dflash::testing {
 namespace {
 
-// A session over its own arena, beside a DraftCase that owns the weights.
-struct SessionCase {
-    Plan plan;
-    Arena arena;
-    DraftSession session;
-    SessionCase(const DraftModel& model, const DraftSessionSettings& settings)
-        : plan(make_plan({"all"}, draft_session_buffers(model.spec, settings, {0, 0}, {0, 0}))),
-          arena(Device{}, plan),
-          session(model, settings, arena) {}
+// A drafter's step, and sessions of the same weights over arenas of their own.
+class StepAndSessions : public DraftCase {
+public:
+    StepAndSessions(const DraftSpec& spec, std::int64_t tokens, Device device)
+        : DraftCase(spec, {.max_tokens = tokens, .max_anchors = tokens, .device = device}) {}
+
+    struct Session {
+        Arena arena;
+        DraftSession session;
+        Session(const DraftModel& model, const DraftSessionSettings& settings)
+            : arena(settings.device, make_plan({"all"}, draft_session_buffers(model.spec, settings, {0, 0}, {0, 0}))),
+              session(model, settings, arena) {}
+    };
+    Session make_session(std::int64_t max_tokens, std::int64_t max_append) {
+        return {model(), {.max_tokens = max_tokens, .max_append = max_append, .device = settings().device}};
+    }
+    // Logits of the step's forward.
+    std::vector<double> logits(const PackedBatch& text, const TargetFeatures& features, const AnchorSet& anchors) {
+        return ref::product(hidden(text, features, anchors), values(model().head), spec().hidden);
+    }
 };
 
-DraftStepSettings step_settings(std::int64_t tokens) {
-    DraftStepSettings settings;
-    settings.max_tokens = tokens;
-    settings.max_anchors = tokens;
-    return settings;
-}
+class DraftSessionTest : public DeviceTest {
+protected:
+    void expect_parity(const DraftSpec& spec, std::int64_t tokens, std::int64_t prompt) const;
+    // Against the step's hidden states times the head in double.
+    ::testing::AssertionResult agree(const std::vector<double>& got, const std::vector<double>& expected, Tolerance bound) const {
+        return close(std::span<const double>(got), std::span<const double>(expected), tolerance(bound));
+    }
+};
 
 // Appends in uneven pieces (as acceptance would), proposing in between, and compares every proposal with the step's forward.
-void expect_parity(const DraftSpec& spec, std::int64_t tokens, std::int64_t prompt) {
-    DraftCase c(spec, step_settings(tokens));
-    SessionCase s(c.model(), {tokens, 7});
+void DraftSessionTest::expect_parity(const DraftSpec& spec, std::int64_t tokens, std::int64_t prompt) const {
+    StepAndSessions c(spec, tokens, device());
+    StepAndSessions::Session s = c.make_session(tokens, 7);
     const PackedBatch text = pack({{tokens, prompt}}, spec.vocabulary);
-    const ToyFeatures features = toy_features(spec, tokens);
+    const ToyFeatures features(c.context(), spec, tokens);
     for (int round = 0; round < 2; ++round) {
         s.session.reset();
         ASSERT_EQ(s.session.length(), 0);
@@ -44,12 +58,11 @@ void expect_parity(const DraftSpec& spec, std::int64_t tokens, std::int64_t prom
         std::int64_t length = 0;
         std::int64_t piece = prompt;
         while (length + piece < tokens) {
-            s.session.append_context(c.context(), features.taps.tensor().slice_rows(length, piece));
+            s.session.append_context(c.context(), features.rows(length, piece).taps);
             length += piece;
             ASSERT_EQ(s.session.length(), length);
             rows.push_back(static_cast<std::int32_t>(length));
-            const Tensor logits = s.session.propose(c.context(), text.ids[static_cast<std::size_t>(length)]);
-            const std::vector<double> values = to_double(logits);
+            const std::vector<double> values = c.values(s.session.propose(c.context(), text.ids[static_cast<std::size_t>(length)]));
             proposed.insert(proposed.end(), values.begin(), values.end());
             ASSERT_EQ(s.session.length(), length);  // block rows leave no trace
             piece = 1 + static_cast<std::int64_t>(rows.size()) % (spec.block_size + 1);
@@ -58,62 +71,61 @@ void expect_parity(const DraftSpec& spec, std::int64_t tokens, std::int64_t prom
         anchor_settings.max_anchors = tokens;
         AnchorSet anchors;
         place_anchors(text, spec, anchor_settings, rows, anchors);
-        const Tensor hidden = c.step().forward(c.context(), c.model(), text, features.view(), anchors);
-        const std::vector<double> expected = ref::product(to_double(hidden), to_double(c.model().head), spec.hidden);
-        EXPECT_TRUE(close(std::span<const double>(proposed), std::span<const double>(expected), kModelF32));
+        EXPECT_TRUE(agree(proposed, c.logits(text, features.view(), anchors), kModelF32));
     }
 }
 
-TEST(DraftSession, ProposesWhatTrainingComputes) { expect_parity(toy_spec({kFull, kFull}), 40, 11); }
-TEST(DraftSession, SlidingWindowsShorterThanTheText) { expect_parity(toy_spec({sliding(5), sliding(9), kFull}), 60, 23); }
-TEST(DraftSession, BidirectionalSlidingLayers) { expect_parity(toy_spec({sliding(6, false)}), 40, 3); }
-TEST(DraftSession, AShortPromptAndAWideBlock) { expect_parity(toy_spec({kFull, sliding(16)}, 16), 50, 1); }
-TEST(DraftSession, AlignmentOne) {
+TEST_P(DraftSessionTest, ProposesWhatTrainingComputes) { expect_parity(toy_spec({kFull, kFull}), 40, 11); }
+TEST_P(DraftSessionTest, SlidingWindowsShorterThanTheText) { expect_parity(toy_spec({sliding(5), sliding(9), kFull}), 60, 23); }
+TEST_P(DraftSessionTest, BidirectionalSlidingLayers) { expect_parity(toy_spec({sliding(6, false)}), 40, 3); }
+TEST_P(DraftSessionTest, AShortPromptAndAWideBlock) { expect_parity(toy_spec({kFull, sliding(16)}, 16), 50, 1); }
+TEST_P(DraftSessionTest, AlignmentOne) {
     DraftSpec spec = toy_spec({kFull, sliding(6)});
     spec.alignment_shift = 1;
     expect_parity(spec, 30, 5);
 }
-TEST(DraftSession, LongPositions) { expect_parity(toy_spec({sliding(8), kFull}), 700, 640); }
+TEST_P(DraftSessionTest, LongPositions) { expect_parity(toy_spec({sliding(8), kFull}), 700, 640); }
 
-TEST(DraftSession, ProposesWithoutAnyContext) {
+TEST_P(DraftSessionTest, ProposesWithoutAnyContext) {
     const DraftSpec spec = toy_spec({kFull, sliding(6)});
-    DraftCase c(spec, step_settings(8));
-    SessionCase s(c.model(), {8, 8});
+    StepAndSessions c(spec, 8, device());
+    StepAndSessions::Session s = c.make_session(8, 8);
     const PackedBatch text = pack({{8, 0}}, spec.vocabulary);
-    const ToyFeatures features = toy_features(spec, 8);
+    const ToyFeatures features(c.context(), spec, 8);
     AnchorSettings settings;
     settings.max_anchors = 8;
     AnchorSet anchors;
     place_anchors(text, spec, settings, {0}, anchors);
-    const Tensor hidden = c.step().forward(c.context(), c.model(), text, features.view(), anchors);
-    const std::vector<double> expected = ref::product(to_double(hidden), to_double(c.model().head), spec.hidden);
-    EXPECT_TRUE(close(s.session.propose(c.context(), text.ids[0]), expected, kModelF32));
+    const std::vector<double> proposed = c.values(s.session.propose(c.context(), text.ids[0]));
+    EXPECT_TRUE(agree(proposed, c.logits(text, features.view(), anchors), kModelF32));
 }
 
 // One append, many appends, or rows one by one: the cache is the same.
-TEST(DraftSession, AppendSizesDoNotMatter) {
+TEST_P(DraftSessionTest, AppendSizesDoNotMatter) {
     const DraftSpec spec = toy_spec({sliding(6), kFull});
-    DraftCase c(spec, step_settings(8));
-    const ToyFeatures features = toy_features(spec, 30);
-    SessionCase whole(c.model(), {32, 32});
-    whole.session.append_context(c.context(), features.taps);
-    const std::vector<double> expected = to_double(whole.session.propose(c.context(), 3));
-    SessionCase single(c.model(), {32, 1});
-    single.session.append_context(c.context(), features.taps);
-    EXPECT_EQ(single.session.length(), 30);
-    EXPECT_TRUE(close(single.session.propose(c.context(), 3), expected, kChunkF32));
+    StepAndSessions c(spec, 8, device());
+    const ToyFeatures features(c.context(), spec, 30);
+    const auto proposed = [&](std::int64_t max_append) {
+        StepAndSessions::Session s = c.make_session(32, max_append);
+        s.session.append_context(c.context(), features.view().taps);
+        EXPECT_EQ(s.session.length(), 30);
+        return c.values(s.session.propose(c.context(), 3));
+    };
+    EXPECT_TRUE(agree(proposed(1), proposed(32), kChunkF32));
 }
 
-TEST(DraftSession, RefusesMoreThanItsPositions) {
+TEST_P(DraftSessionTest, RefusesMoreThanItsPositions) {
     DraftSpec spec = toy_spec();
     spec.max_positions = 16;
-    DraftCase c(spec, step_settings(8));
-    SessionCase s(c.model(), {32, 32});
-    const ToyFeatures features = toy_features(spec, 17);
-    EXPECT_THROW(s.session.append_context(c.context(), features.taps), Error);
-    s.session.append_context(c.context(), features.taps.tensor().slice_rows(0, 16));
+    StepAndSessions c(spec, 8, device());
+    StepAndSessions::Session s = c.make_session(32, 32);
+    const ToyFeatures features(c.context(), spec, 17);
+    EXPECT_THROW(s.session.append_context(c.context(), features.view().taps), Error);
+    s.session.append_context(c.context(), features.rows(0, 16).taps);
     EXPECT_EQ(s.session.length(), 16);
 }
+
+DFLASH_ON_EACH_DEVICE(DraftSessionTest);
 
 }  // namespace
 }  // namespace dflash::testing

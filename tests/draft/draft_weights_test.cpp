@@ -101,11 +101,11 @@ TEST_F(DraftFolder, InitialValues) {
 
 TEST_F(DraftFolder, SavedInF32LoadsToTheSameBits) {
     save(SavedAs::kF32);
-    const std::vector<std::vector<double>> before = gradient_values(weights_);
+    const std::vector<std::vector<double>> before = tensor_values(Context(), weights_);
     initialise_draft({weights_, {}}, 6);
     EXPECT_EQ(read_draft_spec(folder_), spec_);
     load_draft(folder_, spec_, {weights_, {}});
-    EXPECT_EQ(gradient_values(weights_), before);
+    EXPECT_EQ(tensor_values(Context(), weights_), before);
     EXPECT_EQ(read_draft_provenance(folder_).training["template"], "chatml");
 }
 
@@ -156,7 +156,7 @@ TEST_F(DraftFolder, SpeculatorsLayoutCarriesCopiesAndLoads) {
     const HostBuffer head = random_f32({spec_.vocabulary, spec_.hidden}, 2);
     HostReader reader(Stream{});
     save_speculators(folder_, {spec_, weights_, embedding, head}, toy_target(spec_), {}, reader, SavedAs::kF32);
-    const std::vector<std::vector<double>> before = gradient_values(weights_);
+    const std::vector<std::vector<double>> before = tensor_values(Context(), weights_);
     const DraftSpec read = read_draft_spec(folder_);
     EXPECT_TRUE(read.owns_embedding && read.owns_head);
     EXPECT_EQ(read.taps, spec_.taps);
@@ -166,7 +166,7 @@ TEST_F(DraftFolder, SpeculatorsLayoutCarriesCopiesAndLoads) {
     EXPECT_EQ(to_double(copy), to_double(head));
     initialise_draft({weights_, {}}, 9);
     load_draft(folder_, read, {weights_, {}});
-    EXPECT_EQ(gradient_values(weights_), before);
+    EXPECT_EQ(tensor_values(Context(), weights_), before);
 
     EXPECT_NO_THROW(check_draft_copies(folder_, read, embedding, head, reader));
     EXPECT_TRUE(

@@ -69,10 +69,10 @@ TEST_F(ExportCommand, DflashLayout) {
     EXPECT_EQ(read_draft_spec(path("out")), spec_);
     EXPECT_EQ(read_json_file(path("out/config.json")), read_json_file(path("draft/config.json")));
     EXPECT_EQ(read_draft_provenance(path("out")).training["template"], "qwen3");
-    const std::vector<std::vector<double>> before = gradient_values(weights_);
+    const std::vector<std::vector<double>> before = tensor_values(Context(), weights_);
     initialise_draft({weights_, {}}, 5);
     load_draft(path("out"), spec_, {weights_, {}});
-    EXPECT_EQ(gradient_values(weights_), before);
+    EXPECT_EQ(tensor_values(Context(), weights_), before);
     EXPECT_EQ(run("--draft " + path("draft") + " --out " + path("out")), 2) << "an existing folder is left alone";
     ASSERT_EQ(run("--draft " + path("draft") + " --out " + path("bf16") + " --target " + target_folder_), 0) << log_;
     EXPECT_EQ(SafetensorsFile(path("bf16/model.safetensors")).find("fc.weight")->dtype, "BF16");
@@ -87,10 +87,10 @@ TEST_F(ExportCommand, SpeculatorsLayoutAndBack) {
     EXPECT_NE(SafetensorsFile(path("out/model.safetensors")).find("embed_tokens.weight"), nullptr);
     ASSERT_EQ(run("--draft " + path("out") + " --out " + path("back") + " --dtype f32 --target " + target_folder_), 0) << log_;
     EXPECT_EQ(read_draft_spec(path("back")), spec_);
-    const std::vector<std::vector<double>> before = gradient_values(weights_);
+    const std::vector<std::vector<double>> before = tensor_values(Context(), weights_);
     initialise_draft({weights_, {}}, 5);
     load_draft(path("back"), spec_, {weights_, {}});
-    EXPECT_EQ(gradient_values(weights_), before);
+    EXPECT_EQ(tensor_values(Context(), weights_), before);
 }
 
 TEST_F(ExportCommand, RefusesMixedLayersInSpeculators) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
 // A number that records how it came about: reverse-mode derivatives of any scalar program, independent of the hand-written backward
-// passes it checks.
+// passes it checks. On request values, and derivatives on their way back, are rounded to bf16 where the program stores them: what plain bf16
+// arithmetic with wide sums makes of the same program, the yardstick for kernels that work in bf16.
 #pragma once
 
 #include <cmath>
 #include <cstddef>
 #include <vector>
+
+#include "base/bf16.h"
 
 namespace dflash::testing {
 
@@ -14,6 +17,7 @@ public:
     struct Node {
         std::ptrdiff_t parent[2];
         double slope[2];
+        bool rounds = false;  // the derivative that arrives here
     };
     static Tape& current() {
         static thread_local Tape tape;
@@ -23,13 +27,22 @@ public:
         nodes_.push_back({{a, b}, {da, db}});
         return static_cast<std::ptrdiff_t>(nodes_.size()) - 1;
     }
-    void clear() { nodes_.clear(); }
+    std::ptrdiff_t add_rounding(std::ptrdiff_t a) {
+        nodes_.push_back({{a, -1}, {1, 0}, true});
+        return static_cast<std::ptrdiff_t>(nodes_.size()) - 1;
+    }
+    void clear(bool imitate_bf16 = false) {
+        nodes_.clear();
+        imitates_bf16_ = imitate_bf16;
+    }
+    bool imitates_bf16() const { return imitates_bf16_; }
     // d result / d node, for every node.
     std::vector<double> derivatives(std::ptrdiff_t result) const {
         std::vector<double> d(nodes_.size(), 0.0);
         if (result < 0) return d;
         d[static_cast<std::size_t>(result)] = 1;
         for (std::size_t i = nodes_.size(); i-- > 0;) {
+            if (nodes_[i].rounds) d[i] = to_bf16(d[i]);
             for (int side = 0; side < 2; ++side) {
                 if (nodes_[i].parent[side] >= 0) d[static_cast<std::size_t>(nodes_[i].parent[side])] += d[i] * nodes_[i].slope[side];
             }
@@ -37,8 +50,11 @@ public:
         return d;
     }
 
+    static double to_bf16(double value) { return static_cast<double>(bf16_to_float(float_to_bf16(static_cast<float>(value)))); }
+
 private:
     std::vector<Node> nodes_;
+    bool imitates_bf16_ = false;
 };
 
 struct Recorded {
@@ -50,6 +66,11 @@ struct Recorded {
     static Recorded variable(double v) { return {v, Tape::current().add(-1, 0)}; }
 };
 inline double value_of(const Recorded& x) { return x.value; }
+inline void store(Recorded& x) {
+    if (!Tape::current().imitates_bf16()) return;
+    x.value = Tape::to_bf16(x.value);
+    if (x.node >= 0) x.node = Tape::current().add_rounding(x.node);
+}
 
 inline Recorded binary(double value, const Recorded& a, double da, const Recorded& b, double db) {
     if (a.node < 0 && b.node < 0) return Recorded(value);

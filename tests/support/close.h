@@ -64,6 +64,14 @@ template <typename A, typename B>
                                          << "]: " << got[worst] << " against " << ref[worst];
 }
 
+// For what is computed in bf16: its error against the exact values is at most twice that of `plain`, the same program in plain bf16 arithmetic with
+// wide sums, and one rounding of the result.
+inline ::testing::AssertionResult as_good_as_bf16(std::span<const double> got, std::span<const double> exact,
+                                                  std::span<const double> plain) {
+    constexpr double kOneRounding = 1.0 / 256;
+    return close(got, exact, Tolerance{2 * relative_rms(plain, exact) + kOneRounding});
+}
+
 inline std::span<const float> f32_span(const Tensor& tensor) { return {tensor.f32(), static_cast<std::size_t>(tensor.elements())}; }
 inline ::testing::AssertionResult close(const Tensor& got, const Tensor& ref, Tolerance tolerance) {
     return close(f32_span(got), f32_span(ref), tolerance);

@@ -9,12 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "base/bf16.h"
 #include "data/packed_batch.h"
+#include "support/device_values.h"
 #include "target/target_model.h"
 #include "target/target_session.h"
 #include "tensor/arena.h"
-#include "tensor/cuda_runtime.h"
 #include "tensor/plan.h"
 
 namespace dflash::testing {
@@ -41,36 +40,9 @@ inline PackedBatch packed_batch(const std::vector<Ids>& documents) {
 inline std::unique_ptr<Arena> poisoned_arena(const std::vector<BufferSpec>& buffers, Device device = {}) {
     auto arena = std::make_unique<Arena>(device, make_plan({"all"}, buffers));
     const Context context(device);
-    for (const BufferSpec& buffer : buffers) {
-        void* memory = arena->tensor(buffer.name).data;
-        if (device.type == DeviceType::kCpu) {
-            std::memset(memory, 0xff, buffer.bytes());
-        } else {
-            cuda::fill(context.stream(), memory, 0xff, buffer.bytes());
-        }
-    }
+    for (const BufferSpec& buffer : buffers) fill_bytes(context, arena->tensor(buffer.name), 0xff);
     context.synchronize();
     return arena;
-}
-
-// A tensor's elements as floats, wherever it lives; f32 or bf16.
-inline std::vector<float> values_of(const Context& context, const Tensor& tensor) {
-    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
-    if (tensor.dtype == DType::kF32) {
-        context.download(tensor, values.data());
-        return values;
-    }
-    std::vector<std::uint16_t> bits(values.size());
-    context.download(tensor, bits.data());
-    std::transform(bits.begin(), bits.end(), values.begin(), bf16_to_float);
-    return values;
-}
-// The way back.
-inline void set_values(const Context& context, const std::vector<float>& values, const Tensor& tensor) {
-    if (tensor.dtype == DType::kF32) return context.upload(values.data(), tensor);
-    std::vector<std::uint16_t> bits(values.size());
-    std::transform(values.begin(), values.end(), bits.begin(), float_to_bf16);
-    context.upload(bits.data(), tensor);
 }
 
 struct LoadedTarget {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The drafter in scalar loops, the version to read first and the oracle of the tests: forward and loss for any number type T (float, double,
-// or a type that records derivatives). Weights are vectors in the shapes of draft_weights.h; everything frozen is double.
+// or a type that records derivatives). Weights are vectors in the shapes of draft_weights.h; everything frozen is double. What an op would write
+// to memory passes through store(), where a type may imitate the rounding of a narrower one.
 #pragma once
 
 #include <algorithm>
@@ -28,6 +29,9 @@ struct DraftFrozenRef {
     std::vector<double> final_state, target_head;  // (S, C), (V, C): kl only
 };
 
+template <typename T>
+void store(T&) {}
+
 // y (rows, out) = x (rows, in) W^T
 template <typename A, typename B>
 auto product(const std::vector<A>& x, const std::vector<B>& weight, std::int64_t in) {
@@ -41,6 +45,7 @@ auto product(const std::vector<A>& x, const std::vector<B>& weight, std::int64_t
         for (std::size_t o = 0; o < out; ++o) {
             T sum = x[r * width] * weight[o * width];
             for (std::size_t i = 1; i < width; ++i) sum = sum + x[r * width + i] * weight[o * width + i];
+            store(sum);
             y.push_back(sum);
         }
     }
@@ -59,6 +64,7 @@ std::vector<T> rms_norm(const std::vector<T>& x, const std::vector<T>& weight, d
         const T scale = T(1.0) / sqrt(sum / T(static_cast<double>(width)) + T(eps));
         for (std::size_t i = 0; i < width; ++i) y[begin + i] = weight[i] * x[begin + i] * scale;
     }
+    for (T& value : y) store(value);
     return y;
 }
 
@@ -124,7 +130,9 @@ std::vector<T> block_attention(const DraftSpec& spec, const DraftLayerSpec& laye
             for (std::size_t i = 0; i < width; ++i) {
                 T sum = score[0] * keys[0].v[i];
                 for (std::size_t j = 1; j < keys.size(); ++j) sum = sum + score[j] * keys[j].v[i];
-                out.push_back(sum / total);
+                sum = sum / total;
+                store(sum);
+                out.push_back(sum);
             }
         }
     }
@@ -140,7 +148,10 @@ std::vector<T> draft_hidden(const DraftSpec& spec, const DraftWeightsRef<T>& wei
     const auto width = static_cast<std::size_t>(c);
     const auto add = [](const std::vector<T>& a, const std::vector<T>& b) {
         std::vector<T> sum(a.size());
-        for (std::size_t i = 0; i < a.size(); ++i) sum[i] = a[i] + b[i];
+        for (std::size_t i = 0; i < a.size(); ++i) {
+            sum[i] = a[i] + b[i];
+            store(sum[i]);
+        }
         return sum;
     };
     const auto taps = static_cast<std::int64_t>(spec.taps.size());
@@ -167,7 +178,10 @@ std::vector<T> draft_hidden(const DraftSpec& spec, const DraftWeightsRef<T>& wei
         const std::vector<T> y = rms_norm(x, w.post_norm, spec.rms_norm_eps);
         std::vector<T> gate = product(y, w.gate_proj, c);
         const std::vector<T> up = product(y, w.up_proj, c);
-        for (std::size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] / (T(1.0) + exp(T(0.0) - gate[i])) * up[i];
+        for (std::size_t i = 0; i < gate.size(); ++i) {
+            gate[i] = gate[i] / (T(1.0) + exp(T(0.0) - gate[i])) * up[i];
+            store(gate[i]);
+        }
         x = add(x, product(gate, w.down_proj, spec.intermediate));
     }
     return rms_norm(x, weights.norm, spec.rms_norm_eps);
