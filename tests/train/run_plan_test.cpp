@@ -7,6 +7,7 @@
 #include <array>
 
 #include "base/rng.h"
+#include "support/device_case.h"
 #include "support/errors.h"
 #include "train/toy_run.h"
 
@@ -129,8 +130,29 @@ TEST(RunPlan, StoredFeaturesNeedNoTargetLayers) {
     }
 }
 
+// On a GPU a micro-batch may arrive beside the optimizer, through two slots of page-locked memory a source.
+TEST(RunPlan, StoredFeaturesArriveBesideTheOptimizer) {
+    const TargetConfig target = toy_target_config();
+    const DraftSpec draft = toy_draft_spec(target);
+    RunSettings settings = toy_run_settings();
+    settings.loss = "kl";
+    settings.features = "stored";
+    EXPECT_EQ(make_run_plan(target, draft, settings).pinned_bytes, 0U);
+    settings.device = "cuda";
+    const RunPlan training = make_run_plan(target, draft, settings);
+    settings.val_data = "stored-too";
+    const RunPlan both = make_run_plan(target, draft, settings);
+    const BufferSpec* taps = find(training.plan, "target.features.taps");
+    const BufferSpec* final_state = find(training.plan, "target.features.final_state");
+    EXPECT_EQ(taps->lifetime.last, training.phases.optimizer);
+    EXPECT_EQ(both.pinned_bytes - training.pinned_bytes, 2 * (taps->bytes() + final_state->bytes()));
+    settings.features = "";
+    EXPECT_LT(make_run_plan(target, draft, settings).pinned_bytes, training.pinned_bytes);
+}
+
 // Everything that binds to the arena finds its buffers: the planner and the stages use the same size functions.
-TEST(RunPlan, RandomConfigsBindWithoutAMissingBuffer) {
+using RunPlanOnDevice = testing::DeviceTest;
+TEST_P(RunPlanOnDevice, RandomConfigsBindWithoutAMissingBuffer) {
     Philox rng(5, 5);
     const auto draw = [&](std::int64_t low, std::int64_t high) {
         return low + static_cast<std::int64_t>(rng.next_below(static_cast<std::uint64_t>(high - low + 1)));
@@ -143,11 +165,12 @@ TEST(RunPlan, RandomConfigsBindWithoutAMissingBuffer) {
         settings.max_anchors = draw(1, 40);
         settings.loss_chunk = draw(1, 100);
         settings.accumulate = draw(1, 2);
+        settings.device = testing::device_type_name(device().type);
         settings.loss = draw(0, 1) == 0 ? "ce" : "kl";
         settings.recompute = std::array{"none", "attention", "layer"}[static_cast<std::size_t>(draw(0, 2))];
         if (draw(0, 1) == 0) settings.val_data = "held-out";
         const RunPlan run = make_run_plan(target, draft, settings);
-        const Arena arena(Device{}, run.plan);
+        const Arena arena(run.device, run.plan);
         EXPECT_EQ(arena.bytes(), run.plan.arena_bytes);
         const TargetWeights weights = bind_target_weights(target, run.target_part, arena, run.target_layers);
         const DraftModel model = {draft, bind_draft_masters(draft, arena).weights, weights.embedding, weights.head};
@@ -158,6 +181,8 @@ TEST(RunPlan, RandomConfigsBindWithoutAMissingBuffer) {
         }
     }
 }
+
+DFLASH_ON_EACH_DEVICE(RunPlanOnDevice);
 
 TEST(RunPlan, LargestSettingsFitAndOneMoreDoesNot) {
     const TargetConfig target = toy_target_config();

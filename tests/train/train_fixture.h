@@ -32,8 +32,9 @@ inline void prepare_rows(const std::string& target, const std::string& from, std
     prepare_dataset({.inputs = {rows}, .target = target, .out = folder.file(name), .chat_template = {}, .max_length = max_length});
 }
 
-// 20 steps over a few chats, one thread, a checkpoint a step; data/ and val-data/ are made in `folder`.
-inline RunSettings small_run(const std::string& target_name, const TemporaryFolder& folder, const std::string& out) {
+// 20 steps over a few chats, one thread, a checkpoint and metrics a step; data/ and val-data/ are made in `folder`.
+inline RunSettings small_run(const std::string& target_name, const TemporaryFolder& folder, const std::string& out,
+                             const char* device = "cpu") {
     const std::string target = fixture(target_name);
     if (!std::filesystem::exists(folder.file("data"))) {
         prepare_rows(target, "regen_train.jsonl", 0, 24, folder, "data");
@@ -57,7 +58,8 @@ inline RunSettings small_run(const std::string& target_name, const TemporaryFold
     s.keep = 3;
     s.seed = 3;
     s.threads = 1;
-    s.device = "cpu";  // on every machine
+    s.device = device;
+    s.log_every = 1;
     s.eval_count = 2;
     s.eval_new_tokens = 16;
     return s;

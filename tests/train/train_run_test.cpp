@@ -15,6 +15,7 @@
 #include "io/safetensors.h"
 #include "support/close.h"
 #include "support/data.h"
+#include "support/device_case.h"
 #include "support/errors.h"
 #include "target/features_writer.h"
 #include "train/run_folder.h"
@@ -27,14 +28,21 @@ namespace {
 using nlohmann::json;
 using testing::file_lines;
 using testing::refuses;
-using testing::small_run;
 using testing::TemporaryFolder;
 using testing::throws;
 
-class TrainRun : public ::testing::Test {
+class TrainRun : public testing::DeviceTest {
 protected:
-    void SetUp() override { set_log_level(LogLevel::kError); }
+    void SetUp() override {
+        testing::DeviceTest::SetUp();
+        set_log_level(LogLevel::kError);
+    }
     void TearDown() override { set_log_level(LogLevel::kInfo); }
+    RunSettings small_run(const std::string& target, const std::string& out) const {
+        return testing::small_run(target, folder_, out, testing::device_type_name(GetParam()));
+    }
+    void expect_resume_equals(const std::string& target) const;
+    void expect_short_resume_equals(const std::function<void(RunSettings&)>& change) const;
     TemporaryFolder folder_;
 };
 
@@ -68,8 +76,8 @@ std::string last_state(const std::string& out, std::int64_t step) {
     return read_file(out + "/checkpoints/step-" + std::to_string(step) + "/optimizer.safetensors");
 }
 
-void expect_resume_equals(const std::string& target, const TemporaryFolder& folder) {
-    RunSettings straight = small_run(target, folder, "straight");
+void TrainRun::expect_resume_equals(const std::string& target) const {
+    RunSettings straight = small_run(target, "straight");
     straight.save_every = 0;
     ASSERT_EQ(run_training(straight, {}).step, 20);
     const std::vector<json> curve = curve_of(straight.out);
@@ -77,7 +85,7 @@ void expect_resume_equals(const std::string& target, const TemporaryFolder& fold
     EXPECT_LT(curve.back().at("loss").get<double>(), curve.front().at("loss").get<double>());
     for (const std::int64_t stop : {1, 7, 13}) {
         RunSettings settings = straight;
-        settings.out = folder.file("stopped-" + std::to_string(stop));
+        settings.out = folder_.file("stopped-" + std::to_string(stop));
         const TrainSummary summary = run_training(settings, stop_at(stop));
         EXPECT_TRUE(summary.stopped);
         EXPECT_EQ(summary.step, stop);
@@ -88,36 +96,36 @@ void expect_resume_equals(const std::string& target, const TemporaryFolder& fold
     }
 }
 
-TEST_F(TrainRun, ResumeEqualsTheStraightRunOnADenseTarget) { expect_resume_equals("tiny-qwen3", folder_); }
+TEST_P(TrainRun, ResumeEqualsTheStraightRunOnADenseTarget) { expect_resume_equals("tiny-qwen3"); }
 
-TEST_F(TrainRun, ResumeEqualsTheStraightRunOnAHybridTarget) { expect_resume_equals("tiny-qwen3.5", folder_); }
+TEST_P(TrainRun, ResumeEqualsTheStraightRunOnAHybridTarget) { expect_resume_equals("tiny-qwen3.5"); }
 
 // Four steps, stopped after two.
-void expect_short_resume_equals(const std::function<void(RunSettings&)>& change, const TemporaryFolder& folder) {
-    RunSettings straight = small_run("tiny-qwen3", folder, "straight");
+void TrainRun::expect_short_resume_equals(const std::function<void(RunSettings&)>& change) const {
+    RunSettings straight = small_run("tiny-qwen3", "straight");
     straight.steps = 4;
     straight.save_every = 0;
     change(straight);
     run_training(straight, {});
     RunSettings settings = straight;
-    settings.out = folder.file("stopped");
+    settings.out = folder_.file("stopped");
     run_training(settings, stop_at(2));
     run_training(resumed(settings), {});
     EXPECT_EQ(curve_of(settings.out), curve_of(straight.out));
     EXPECT_EQ(last_state(settings.out, 4), last_state(straight.out, 4));
 }
 
-TEST_F(TrainRun, ResumeEqualsTheStraightRunOnTwoThreads) {
-    expect_short_resume_equals([](RunSettings& s) { s.threads = 2; }, folder_);
+TEST_P(TrainRun, ResumeEqualsTheStraightRunOnTwoThreads) {
+    expect_short_resume_equals([](RunSettings& s) { s.threads = 2; });
 }
 
-TEST_F(TrainRun, ResumeEqualsTheStraightRunWithMuon) {
-    expect_short_resume_equals([](RunSettings& s) { s.optimizer = "muon"; }, folder_);
+TEST_P(TrainRun, ResumeEqualsTheStraightRunWithMuon) {
+    expect_short_resume_equals([](RunSettings& s) { s.optimizer = "muon"; });
 }
 
 // Over epochs, stopped after each single step: epoch ends, odd cursors and the short last step are all among them.
-TEST_F(TrainRun, StoppedAfterEveryStepOverThreeEpochs) {
-    RunSettings straight = small_run("tiny-qwen3", folder_, "straight");
+TEST_P(TrainRun, StoppedAfterEveryStepOverThreeEpochs) {
+    RunSettings straight = small_run("tiny-qwen3", "straight");
     testing::prepare_rows(straight.target, "regen_train.jsonl", 30, 7, folder_, "few");
     straight.data = folder_.file("few");
     straight.steps = 0;
@@ -145,8 +153,8 @@ TEST_F(TrainRun, StoppedAfterEveryStepOverThreeEpochs) {
 }
 
 // Evaluation in between changes no bit of training, and its lines come back the same.
-TEST_F(TrainRun, EvaluationLeavesTheCurveAlone) {
-    RunSettings plain = small_run("tiny-qwen3.5", folder_, "plain");
+TEST_P(TrainRun, EvaluationLeavesTheCurveAlone) {
+    RunSettings plain = small_run("tiny-qwen3.5", "plain");
     plain.steps = 6;
     plain.save_every = 0;
     run_training(plain, {});
@@ -172,8 +180,8 @@ TEST_F(TrainRun, EvaluationLeavesTheCurveAlone) {
 }
 
 // The same documents and all their anchors as one micro-batch, or cut into several: the same gradient.
-TEST_F(TrainRun, AccumulationGivesTheGradientOfTheWhole) {
-    RunSettings whole = small_run("tiny-qwen3", folder_, "whole");
+TEST_P(TrainRun, AccumulationGivesTheGradientOfTheWhole) {
+    RunSettings whole = small_run("tiny-qwen3", "whole");
     testing::prepare_rows(whole.target, "regen_train.jsonl", 40, 8, folder_, "eight", 96);
     whole.data = folder_.file("eight");
     whole.steps = 0;
@@ -202,14 +210,15 @@ TEST_F(TrainRun, AccumulationGivesTheGradientOfTheWhole) {
         cut.loss_chunk = budget / 3;
         const auto got = first_moment(cut);
         for (const auto& [name, values] : expected) {
-            EXPECT_TRUE(testing::close(std::span<const float>(got.at(name)), std::span<const float>(values), testing::kGradientF32))
+            EXPECT_TRUE(
+                testing::close(std::span<const float>(got.at(name)), std::span<const float>(values), tolerance(testing::kGradientF32)))
                 << name;
         }
     }
 }
 
-TEST_F(TrainRun, RecomputationChangesNoBit) {
-    RunSettings kept = small_run("tiny-qwen3", folder_, "kept");
+TEST_P(TrainRun, RecomputationChangesNoBit) {
+    RunSettings kept = small_run("tiny-qwen3", "kept");
     kept.steps = 3;
     kept.save_every = 0;
     run_training(kept, {});
@@ -224,8 +233,8 @@ TEST_F(TrainRun, RecomputationChangesNoBit) {
 }
 
 // Features from a folder instead of the target: only embedding, head and final norm are loaded, and the run is the same.
-TEST_F(TrainRun, StoredFeaturesGiveTheCurveOfTheLiveTarget) {
-    RunSettings live = small_run("tiny-qwen3.5", folder_, "live");
+TEST_P(TrainRun, StoredFeaturesGiveTheCurveOfTheLiveTarget) {
+    RunSettings live = small_run("tiny-qwen3.5", "live");
     live.steps = 4;
     live.save_every = 0;
     live.loss = "kl";
@@ -241,7 +250,8 @@ TEST_F(TrainRun, StoredFeaturesGiveTheCurveOfTheLiveTarget) {
         };
         const FeaturesOutput output = {.target = live.target,
                                        .out = folder_.file(std::string("features-") + name),
-                                       .request = {.layers = {1, 2, 3, 4, 5, 6}, .want_final = true, .want_logits = false}};
+                                       .request = {.layers = {1, 2, 3, 4, 5, 6}, .want_final = true, .want_logits = false},
+                                       .device = device()};
         write_features_folder(copy_data, output, [](const Dataset&) { return [](std::int64_t, std::int64_t) {}; });
     }
     stored.data = "";
@@ -259,15 +269,15 @@ TEST_F(TrainRun, StoredFeaturesGiveTheCurveOfTheLiveTarget) {
         stored_loss.push_back(got[i].at(key).get<double>());
     }
     ASSERT_EQ(live_loss.size(), 5U);
-    EXPECT_TRUE(testing::close(std::span<const double>(stored_loss), std::span<const double>(live_loss), testing::kModelF32));
+    EXPECT_TRUE(testing::close(std::span<const double>(stored_loss), std::span<const double>(live_loss), tolerance(testing::kModelF32)));
 
     stored.out = folder_.file("other");
     stored.target = testing::fixture("tiny-qwen3");
     EXPECT_TRUE(refuses([&] { run_training(stored, {}); }, {}));
 }
 
-TEST_F(TrainRun, KeepsTheNewestCheckpointsAndTheLatestDrafter) {
-    RunSettings settings = small_run("tiny-qwen3", folder_, "run");
+TEST_P(TrainRun, KeepsTheNewestCheckpointsAndTheLatestDrafter) {
+    RunSettings settings = small_run("tiny-qwen3", "run");
     settings.steps = 5;
     settings.keep = 2;
     run_training(settings, {});
@@ -285,9 +295,9 @@ TEST_F(TrainRun, KeepsTheNewestCheckpointsAndTheLatestDrafter) {
     EXPECT_EQ(training.at("step"), 5);
 }
 
-TEST_F(TrainRun, BrokenCheckpointsArePassedOver) {
+TEST_P(TrainRun, BrokenCheckpointsArePassedOver) {
     set_log_level(LogLevel::kWarning);  // what is passed over is a warning
-    RunSettings settings = small_run("tiny-qwen3", folder_, "run");
+    RunSettings settings = small_run("tiny-qwen3", "run");
     settings.steps = 6;
     run_training(settings, stop_at(4));
     const std::string newest = settings.out + "/checkpoints/step-4/optimizer.safetensors";
@@ -309,8 +319,8 @@ TEST_F(TrainRun, BrokenCheckpointsArePassedOver) {
     EXPECT_NE(read_file(settings.out + "/train.log").find("skipped step-4"), std::string::npos);
 }
 
-TEST_F(TrainRun, ResumeRefusesWhatChanged) {
-    RunSettings settings = small_run("tiny-qwen3", folder_, "run");
+TEST_P(TrainRun, ResumeRefusesWhatChanged) {
+    RunSettings settings = small_run("tiny-qwen3", "run");
     settings.steps = 3;
     run_training(settings, stop_at(1));
     RunSettings asked = resumed(settings);
@@ -334,8 +344,8 @@ TEST_F(TrainRun, ResumeRefusesWhatChanged) {
     EXPECT_TRUE(refuses([&] { run_training(resumed(settings), {}); }, {"another process trains"}));
 }
 
-TEST_F(TrainRun, InitFromContinuesADrafterAndRefusesAnotherGeometry) {
-    RunSettings first = small_run("tiny-qwen3", folder_, "first");
+TEST_P(TrainRun, InitFromContinuesADrafterAndRefusesAnotherGeometry) {
+    RunSettings first = small_run("tiny-qwen3", "first");
     first.steps = 8;
     first.save_every = 0;
     run_training(first, {});
@@ -370,11 +380,11 @@ TEST_F(TrainRun, InitFromContinuesADrafterAndRefusesAnotherGeometry) {
 
 // The acceptance length that training measures is what `dflash eval` finds with the saved drafter. (At a rate of 0 the weights stay what was saved
 // in bf16 before, so that both decode with the same bits.)
-TEST_F(TrainRun, AcceptanceMeasuredInTrainingIsThatOfDecoding) {
+TEST_P(TrainRun, AcceptanceMeasuredInTrainingIsThatOfDecoding) {
     for (const char* name : {"tiny-qwen3", "tiny-qwen3.5"}) {
         SCOPED_TRACE(name);
         const TemporaryFolder folder;
-        RunSettings first = small_run(name, folder, "first");
+        RunSettings first = testing::small_run(name, folder, "first", testing::device_type_name(GetParam()));
         first.lr = 5e-3;
         first.save_every = 0;
         run_training(first, {});
@@ -396,7 +406,8 @@ TEST_F(TrainRun, AcceptanceMeasuredInTrainingIsThatOfDecoding) {
         DecodingOptions options;
         options.target = frozen.target;
         options.draft = frozen.out + "/draft";
-        options.generator = {.max_tokens = 160, .max_prompt = 128};
+        options.generator = {.max_tokens = 160, .max_prompt = 128, .device = device()};
+        options.device = device();
         DecodingSetup setup(options);
         std::int64_t committed = 0, steps = 0;
         for (std::int64_t row = 0; row < 4; ++row) {
@@ -416,8 +427,8 @@ TEST_F(TrainRun, AcceptanceMeasuredInTrainingIsThatOfDecoding) {
     }
 }
 
-TEST_F(TrainRun, LossThatIsNotFiniteStopsBeforeTheUpdate) {
-    RunSettings settings = small_run("tiny-qwen3", folder_, "run");
+TEST_P(TrainRun, LossThatIsNotFiniteStopsBeforeTheUpdate) {
+    RunSettings settings = small_run("tiny-qwen3", "run");
     settings.steps = 2;
     settings.save_every = 0;
     run_training(settings, {});
@@ -432,8 +443,8 @@ TEST_F(TrainRun, LossThatIsNotFiniteStopsBeforeTheUpdate) {
     EXPECT_FALSE(std::filesystem::exists(next.out + "/draft"));
 }
 
-TEST_F(TrainRun, RefusesBeforeTheRunFolderIsMade) {
-    const RunSettings good = small_run("tiny-qwen3", folder_, "run");
+TEST_P(TrainRun, RefusesBeforeTheRunFolderIsMade) {
+    const RunSettings good = small_run("tiny-qwen3", "run");
     const auto refused = [&](const std::function<void(RunSettings&)>& change, const std::vector<std::string>& fragments) {
         RunSettings settings = good;
         change(settings);
@@ -450,6 +461,60 @@ TEST_F(TrainRun, RefusesBeforeTheRunFolderIsMade) {
     EXPECT_TRUE(refused([](auto& s) { s.mask_token_id = 4093; }, {"4093", "mask token"}));  // occurs in the data
     EXPECT_TRUE(refused([](auto& s) { s.given = {"template"}; }, {"--template", "prepare"}));
     EXPECT_TRUE(refused([](auto& s) { s.target_layer_ids = {1, 99}; }, {"99"}));
+}
+
+TEST_P(TrainRun, TwoRunsGiveTheSameBits) {
+    RunSettings settings = small_run("tiny-qwen3.5", "one");
+    settings.save_every = 0;
+    run_training(settings, {});
+    const std::string one = settings.out;
+    settings.out = folder_.file("other");
+    run_training(settings, {});
+    EXPECT_EQ(curve_of(settings.out), curve_of(one));
+    EXPECT_EQ(last_state(settings.out, 20), last_state(one, 20));
+}
+
+// Metrics that are read less often, as a GPU's default is, change no bit of training; the first and the last step are always reported.
+TEST_P(TrainRun, ReadingMetricsLessOftenChangesNoBit) {
+    RunSettings settings = small_run("tiny-qwen3", "each");
+    settings.save_every = 0;
+    run_training(settings, {});
+    const std::vector<json> each = curve_of(settings.out);
+    const std::string state = last_state(settings.out, 20);
+    settings.out = folder_.file("seventh");
+    settings.log_every = 7;
+    run_training(settings, stop_at(9));
+    run_training(resumed(settings), {});
+    EXPECT_EQ(last_state(settings.out, 20), state);
+    const std::vector<json> seventh = curve_of(settings.out);
+    EXPECT_EQ(seventh.front(), each.front());
+    EXPECT_EQ(seventh.back(), each.back());
+}
+
+DFLASH_ON_EACH_DEVICE(TrainRun);
+
+// One seed on the CPU (f32) and on a GPU (bf16, both dtypes of gradients): the same data, anchors and first weights, so the same losses within
+// bf16's noise.
+TEST(TrainAcrossDevices, TheFirstLossesAgree) {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU here";
+    set_log_level(LogLevel::kError);
+    const TemporaryFolder folder;
+    const auto losses = [&](const char* device, const char* grad_dtype) {
+        RunSettings settings = testing::small_run("tiny-qwen3.5", folder, std::string(device) + grad_dtype, device);
+        settings.save_every = 0;
+        settings.grad_dtype = grad_dtype;
+        run_training(settings, {});
+        std::vector<double> values;
+        for (const json& line : curve_of(settings.out)) values.push_back(line.at("loss").get<double>());
+        return values;
+    };
+    const std::vector<double> cpu = losses("cpu", "auto");
+    ASSERT_EQ(cpu.size(), 20U);
+    for (const char* grad_dtype : {"f32", "bf16"}) {
+        const std::vector<double> gpu = losses("cuda", grad_dtype);
+        EXPECT_TRUE(testing::close(std::span<const double>(gpu), std::span<const double>(cpu), testing::kOpBf16)) << grad_dtype;
+    }
+    set_log_level(LogLevel::kInfo);
 }
 
 }  // namespace

@@ -4,11 +4,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "support/device_case.h"
+#include "support/device_values.h"
 #include "train/attention_workload.h"
 
 namespace dflash {
@@ -22,27 +22,10 @@ struct Case {
 
 class UnfusedAttentions : public testing::DeviceCases<Case> {
 protected:
-    std::vector<double> values(const Tensor& tensor) const {
-        std::vector<unsigned char> bytes(tensor.bytes());
-        context().download(tensor, bytes.data());
-        std::vector<double> values(static_cast<std::size_t>(tensor.elements()));
-        for (std::size_t i = 0; i < values.size(); ++i) {
-            float value = 0;
-            if (tensor.dtype == DType::kF32) {
-                std::memcpy(&value, bytes.data() + 4 * i, 4);
-            } else {
-                std::uint16_t bits = 0;
-                std::memcpy(&bits, bytes.data() + 2 * i, 2);
-                value = bf16_to_float(bits);
-            }
-            values[i] = static_cast<double>(value);
-        }
-        return values;
-    }
     std::vector<std::vector<double>> results(const AnchorAttentionBackwardParams& p) const {
         std::vector<std::vector<double>> all;
         for (const Tensor* tensor : {&p.out, &p.d_q, &p.d_k_context, &p.d_v_context, &p.d_k_block, &p.d_v_block}) {
-            all.push_back(values(*tensor));
+            all.push_back(testing::doubles_of(context(), *tensor));
         }
         return all;
     }
