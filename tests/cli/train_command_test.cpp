@@ -200,12 +200,34 @@ TEST_F(TrainCommand, HelpHasAnExampleAndBadUsageEndsWithTwo) {
         EXPECT_NE(help.output.find("Example:"), std::string::npos);
     }
     EXPECT_TRUE(refused(run_program({"train"}), {"--out"}));
-    if (cuda::device_count() == 0) {
-        EXPECT_TRUE(refused(run_program(train("cuda", 1, {"--device", "cuda"})), {"--device cuda"}));
-    }
+    EXPECT_TRUE(refused(run_program(train("cuda", 1, {"--device", "cuda"})), {"--device cuda"}));  // hidden, where there is one
     EXPECT_TRUE(refused(run_program(train("tight", 1, {"--memory", "2MB"})), {"2.0 MB"}));
     EXPECT_EQ(run_program({"train", "--no-such-flag"}).exit_code, 2);
     for (const char* out : {"cuda", "tight"}) EXPECT_FALSE(std::filesystem::exists(folder_.file(out)));
+}
+
+// `auto` takes the GPU; the plan is what is allocated, and what it made decodes there and on the CPU as the target alone would.
+TEST_F(TrainCommand, OnCuda) {
+    if (cuda::device_count() == 0) GTEST_SKIP() << "no GPU here";
+    const auto run_on_gpu = [](const std::vector<std::string>& arguments) {
+        return Program(arguments, "", [] { ::unsetenv("CUDA_VISIBLE_DEVICES"); }).wait();
+    };
+    const std::vector<std::string> arguments = train("run", 12);
+    const ProgramResult trained = run_on_gpu(arguments);
+    ASSERT_EQ(trained.exit_code, 0) << trained.errors;
+    std::vector<std::string> planned = arguments;
+    planned[0] = "plan";
+    planned.insert(planned.end(), {"--device", "cuda", "--json"});
+    const json plan = json::parse(run_program(planned).output);
+    const std::string line = "(" + std::to_string(plan.at("arena_bytes").get<std::int64_t>()) + " bytes) on the GPU";
+    EXPECT_NE(trained.errors.find(line), std::string::npos) << line << "\n" << trained.errors;
+    for (const char* device : {"cuda", "cpu"}) {
+        const ProgramResult eval = run_on_gpu({"eval", "--target", target_, "--draft", folder_.file("run/draft"), "--prompts",
+                                               testing::fixture("data/chat_heldout.jsonl"), "--limit", "3", "--max-new-tokens", "16",
+                                               "--device", device, "--json"});
+        ASSERT_EQ(eval.exit_code, 0) << eval.errors;
+        EXPECT_TRUE(json::parse(eval.output).at("identical_to_plain_greedy")) << device << "\n" << eval.output;
+    }
 }
 
 TEST_F(TrainCommand, DefaultsArePrintedAtTheStart) {
