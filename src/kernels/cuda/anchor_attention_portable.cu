@@ -13,6 +13,7 @@
 #include "kernels/cuda/anchor_attention_args.h"
 #include "kernels/cuda/device/mask.cuh"
 #include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/occupancy.cuh"
 #include "kernels/cuda/device/row_copy.cuh"
 #include "kernels/cuda/device/softmax.cuh"
 #include "kernels/cuda/launch_check.h"
@@ -98,7 +99,10 @@ __device__ __forceinline__ void load_queries(SharedTile<kD> tile, const Problem&
 __device__ __forceinline__ int last_first(int tiles) { return tiles - 1 - static_cast<int>(blockIdx.y); }
 
 template <int kD, int kChoice>
-__global__ void __launch_bounds__(32 * kPortableForward[kChoice].warps, kPortableForward[kChoice].warps == 8 ? 2 : 1)
+constexpr int kForwardBlocks = kPortableForward[kChoice].warps == 8 ? shared_by_two(portable_bytes(kPortableForward[kChoice], kD, 1)) : 1;
+
+template <int kD, int kChoice>
+__global__ void __launch_bounds__(32 * kPortableForward[kChoice].warps, kForwardBlocks<kD, kChoice>)
     forward_kernel(Problem p, AnchorAttentionInputs in, Bf16* out, float* lse, int tiles) {
     constexpr PortableTile kTile = kPortableForward[kChoice];
     constexpr int kThreads = 32 * kTile.warps;
@@ -139,20 +143,21 @@ __global__ void __launch_bounds__(32 * kPortableForward[kChoice].warps, kPortabl
         copy_async_wait<0>();
         __syncthreads();  // tile i is there, and everyone is done with tile i - 1
         load_pair(i + 1);
+        const int lane_again = made_again(lane), row_again = made_again(warp_row);
         float s[kN][4];
         fill_zero(s);
-        multiply_rows(s, q, warp_row, k_tile(i), lane);
+        multiply_rows(s, q, row_again, k_tile(i), lane_again);
         const KeyTile t = plan.tile(i);
         if (!plan.full(t)) {
             const RowBounds rows[2] = {query_bounds(p.mask, query(0)), query_bounds(p.mask, query(1))};
-            fill_unseen(s, seen_by_rows<kN>(rows, t, lane), -__builtin_huge_valf());
+            fill_unseen(s, seen_by_rows<kN>(rows, t, lane_again), -__builtin_huge_valf());
         }
         float rescale[2];
         softmax.step(s, scale2, rescale);
         rescale_changed_rows(o, rescale);
         std::uint32_t packed[kN][2];
         pack_fragments(s, packed);
-        multiply_columns<kD>(o, packed, v_tile(i), lane);
+        multiply_columns<kD>(o, packed, v_tile(i), lane_again);
     }
 
     const QueryRow rows[2] = {query(0), query(1)};
@@ -368,9 +373,10 @@ __global__ void __launch_bounds__(32 * kPortableKey[kChoice].warps, 2)
             }
         }
         pack_fragments(s, p_packed);
-        multiply_columns<kD>(dv, p_packed, grad_tile(i), lane);
+        const int lane_again = made_again(lane);
+        multiply_columns<kD>(dv, p_packed, grad_tile(i), lane_again);
         pack_fragments(dp, ds_packed);
-        multiply_columns<kD>(dk, ds_packed, q_tile(i), lane);
+        multiply_columns<kD>(dk, ds_packed, q_tile(i), lane_again);
     }
 
     Bf16 *dk_rows[2], *dv_rows[2];

@@ -7,6 +7,7 @@
 // Bound: matrix instructions in packed batches, bytes of the cache in decoding.
 #include "kernels/backends.h"
 #include "kernels/cuda/device/mask.cuh"
+#include "kernels/cuda/device/occupancy.cuh"
 #include "kernels/cuda/device/row_copy.cuh"
 #include "kernels/cuda/device/softmax.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -79,6 +80,7 @@ __device__ __forceinline__ Run find_run(const int2* ranges, int first, int token
 template <int kD, int kWidth>
 __device__ __forceinline__ void take_out_bad_values(SharedTile<kD> tile, Bf16* memory, int key, int* bad_key) {
     const RowCopy<kD, kWidth, kThreads> copy;
+#pragma unroll 1  // rare, and the loop around it has no registers left
     for (int r = copy.row; r < kWidth; r += copy.kStep) {
         auto* chunk = reinterpret_cast<uint4*>(memory) + (tile.chunk(r, copy.column / 8) - tile.base) / 16;
         const uint4 bits = *chunk;
@@ -97,6 +99,8 @@ struct Shared {
     int2 ranges[kRows];  // of the block's tokens
     int bad_key;         // first one of the run with a value that was taken out
 };
+template <int kD>
+constexpr int kBlocks = kD <= 128 ? shared_by_two(sizeof(Shared<kD>)) : 1;  // beyond, an accumulator fills the registers
 
 // A thread's row in accumulator order: lane / 4 of its warp's rows, and (half 1) 8 further on.
 __device__ __forceinline__ int own_row(int half) {
@@ -109,7 +113,7 @@ __device__ __forceinline__ int own_key_end(const int2* ranges, const Run& run, i
 }
 
 template <int kD>
-__global__ void __launch_bounds__(kThreads, kD <= 128 ? 2 : 1) causal_attention_kernel(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kThreads, kBlocks<kD>) causal_attention_kernel(const __grid_constant__ Problem p) {
     constexpr int kWidth = kKeyWidth<kD>;
     constexpr int kN = kWidth / 8;
     extern __shared__ __align__(128) unsigned char memory[];
@@ -168,7 +172,8 @@ __global__ void __launch_bounds__(kThreads, kD <= 128 ? 2 : 1) causal_attention_
             load(v, p.v, key);
             float s[kN][4];
             fill_zero(s);
-            if (sees) multiply_rows(s, q, warp_row, k, lane);
+            const int lane_again = made_again(lane);
+            if (sees) multiply_rows(s, q, warp_row, k, lane_again);
             copy_async_wait<0>();
             if (masked) take_out_bad_values<kD, kWidth>(v, shared.v, key, &shared.bad_key);
             __syncthreads();  // values are there, and everyone is done with the keys
@@ -183,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, kD <= 128 ? 2 : 1) causal_attention_
             rescale_changed_rows(o, rescale);
             std::uint32_t packed[kN][2];
             pack_fragments(s, packed);
-            multiply_columns<kD>(o, packed, v, lane);
+            multiply_columns<kD>(o, packed, v, lane_again);
         }
 
         const bool live[2] = {key_end(0) > 0, key_end(1) > 0};

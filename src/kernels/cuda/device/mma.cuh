@@ -51,6 +51,13 @@ __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t pair) {
     return transposed;
 }
 
+// The value, made anew as far as the compiler knows. In a loop without registers to spare it would compute all that derives from the value (a lane's
+// addresses) ahead of the loop, and then spill it.
+__device__ __forceinline__ int made_again(int value) {
+    asm volatile("" : "+r"(value));
+    return value;
+}
+
 // Rows of kD elements in shared memory; the 16-byte chunks of a row are permuted so that eight rows of one column do not share banks.
 template <int kD>
 struct SharedTile {
