@@ -334,7 +334,21 @@ std::vector<Case> cases() {
         {.name = "width_64", .documents = {250}, .random_anchors = 5, .dead = 1, .width = 64, .heads = 8, .kv_heads = 2},
         {.name = "width_48_group_5", .documents = {250}, .random_anchors = 4, .width = 48, .heads = 5, .kv_heads = 1, .causal = true},
         {.name = "few_multiprocessors", .documents = {350, 350}, .random_anchors = 40, .multiprocessors = 3},
+        {.name = "one_multiprocessor", .documents = {350, 150}, .random_anchors = 40, .dead = 1, .window = 90, .multiprocessors = 1},
+        {.name = "starts_beside_tile_borders", .documents = {130, 256, 127}, .anchors = {129, 130, 257, 258, 385, 386, 499, 512}},
     };
+}
+
+// The smallest shapes that run every instance of every kernel (head dims 64 and 128, each tile, forward and backward) with tiles that are full,
+// masked and folded, more than one tile in each direction, and dead blocks: for tools under which a kernel takes hundreds of times as long.
+std::vector<Case> small_cases() {
+    Case d128{.name = "small", .documents = {9, 240}, .anchors = {3, 5, 247, 248}, .dead = 1, .heads = 4, .kv_heads = 1};
+    d128.multiprocessors = 1;
+    Case d64{.name = "small_d64", .documents = {141}, .anchors = {1, 5, 139, 140}, .dead = 1, .heads = 4, .kv_heads = 1, .head_dim = 64};
+    d64.window = 133;
+    d64.causal = true;
+    d64.multiprocessors = 1;
+    return {d128, d64};
 }
 
 class CudaAnchorAttention : public ::testing::TestWithParam<std::tuple<Case, AttentionKernel>> {
@@ -376,13 +390,17 @@ TEST_P(CudaAnchorAttention, MatchesTheReferenceAndItself) {
     }
 }
 
+std::string case_name(const ::testing::TestParamInfo<std::tuple<Case, AttentionKernel>>& instance) {
+    const AttentionKernel& kernel = std::get<1>(instance.param);
+    const char* name = kernel == kHopper ? "_hopper" : kernel == kPortable ? "_portable" : "_portable_tile_1";
+    return std::get<0>(instance.param).name + name;
+}
 INSTANTIATE_TEST_SUITE_P(Cases, CudaAnchorAttention,
                          ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Values(kPortable, kPortableSmall, kHopper)),
-                         [](const auto& instance) {
-                             const AttentionKernel& kernel = std::get<1>(instance.param);
-                             const char* name = kernel == kHopper ? "_hopper" : kernel == kPortable ? "_portable" : "_portable_small_tiles";
-                             return std::get<0>(instance.param).name + name;
-                         });
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(Sanitizers, CudaAnchorAttention,
+                         ::testing::Combine(::testing::ValuesIn(small_cases()), ::testing::Values(kPortable, kPortableSmall, kHopper)),
+                         case_name);
 
 // The two back ends share no matrix code: at a size that fills the device they must agree, tile by tile.
 TEST(CudaAnchorAttentionLarge, BackEndsAgree) {
