@@ -2,11 +2,9 @@
 // What the anchor attention kernels are given: device pointers and integers. anchor_attention_launch.cpp makes them from Tensors.
 #pragma once
 
-#include <cstdint>
+#include "kernels/cuda/bf16_bits.h"
 
 namespace dflash::cuda {
-
-using Bf16Bits = std::uint16_t;
 
 struct AnchorAttentionShape {
     int context_rows;  // S

@@ -176,7 +176,7 @@ template <int kD>
 using BackwardQueryShared = QueryShared<kD, 2, 1>;
 
 template <int kD>
-__device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQueryShared<kD>& shared, Bf16* d_q) {
+__device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQueryShared<kD>& shared, Bf16Bits* d_q) {
     const int unit = static_cast<int>(uniform(threadIdx.x / 128));
     const int lane = threadIdx.x % 32;
     const int row = threadIdx.x % 128 / 32 * 16 + lane / 4;
@@ -257,7 +257,7 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
         release_read(shared.items, item_at.stage);
 
         const UnitRow query[2] = {{p, token, row, kv_head}, {p, token, row + 8, kv_head}};
-        Bf16* destination[2];
+        Bf16Bits* destination[2];
         float factor[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -272,7 +272,7 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
 template <int kD>
 __global__ void __launch_bounds__(kHopperThreads, 1)
     query_kernel(const __grid_constant__ Maps maps, const __grid_constant__ HopperProblem p, const float* lse, const float* delta,
-                 Bf16* d_q) {
+                 Bf16Bits* d_q) {
     extern __shared__ unsigned char raw[];
     auto& shared = aligned_shared<BackwardQueryShared<kD>>(raw);
     init_query_shared<kD>(p, shared);
@@ -329,7 +329,7 @@ struct KeyShared {
 };
 
 struct KeyGradients {
-    Bf16 *d_k_context, *d_v_context, *d_k_block, *d_v_block;
+    Bf16Bits *d_k_context, *d_v_context, *d_k_block, *d_v_block;
 };
 
 struct UnitRange {
@@ -632,7 +632,7 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
 
         const int keys = item.own != 0 ? p.tokens : p.context_rows;
         const float factor[2] = {p.scale, p.scale};
-        Bf16 *dk_rows[2], *dv_rows[2];
+        Bf16Bits *dk_rows[2], *dv_rows[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int row_key = key + 8 * h;

@@ -65,8 +65,8 @@ __device__ __forceinline__ RowBounds query_bounds(const AnchorMask& mask, const 
 
 // A key tile's rows: context or block keys; rows outside, and in a masked tile rows that nobody sees, are zeros.
 template <int kD, int kRows, int kThreads, typename Plan>
-__device__ __forceinline__ void load_keys(SharedTile<kD> tile, const Problem& p, const Plan& plan, const KeyTile& t, const Bf16* context,
-                                          const Bf16* block, int kv_head) {
+__device__ __forceinline__ void load_keys(SharedTile<kD> tile, const Problem& p, const Plan& plan, const KeyTile& t,
+                                          const Bf16Bits* context, const Bf16Bits* block, int kv_head) {
     const RowCopy<kD, kRows, kThreads> copy;
     const long long stride = static_cast<long long>(p.kv_heads) * p.head_dim;
     const long long offset = static_cast<long long>(kv_head) * p.head_dim;
@@ -74,14 +74,14 @@ __device__ __forceinline__ void load_keys(SharedTile<kD> tile, const Problem& p,
         copy.all(tile, p.head_dim, context + (t.context + copy.row) * stride + offset, copy.kStep * stride);
         return;
     }
-    copy.some(tile, p.head_dim, [&](int column) -> const Bf16* {
+    copy.some(tile, p.head_dim, [&](int column) -> const Bf16Bits* {
         if (!plan.seen(p.mask, t, column)) return nullptr;
         return column < t.split ? context + (t.context + column) * stride + offset : block + (t.own + column - t.split) * stride + offset;
     });
 }
 
 template <int kD, int kRows, int kThreads>
-__device__ __forceinline__ void load_queries(SharedTile<kD> tile, const Problem& p, const Bf16* source, int token, int kv_head) {
+__device__ __forceinline__ void load_queries(SharedTile<kD> tile, const Problem& p, const Bf16Bits* source, int token, int kv_head) {
     const RowCopy<kD, kRows, kThreads> copy;
     if (copy.kStep % p.group == 0 && token + kRows / p.group <= p.mask.live_tokens) {  // a thread's rows have one head
         const QueryRow first(p, token, copy.row, kv_head, kRows);
@@ -89,7 +89,7 @@ __device__ __forceinline__ void load_queries(SharedTile<kD> tile, const Problem&
                  static_cast<long long>(copy.kStep / p.group) * p.heads * p.head_dim);
         return;
     }
-    copy.some(tile, p.head_dim, [&](int row) -> const Bf16* {
+    copy.some(tile, p.head_dim, [&](int row) -> const Bf16Bits* {
         const QueryRow r(p, token, row, kv_head, kRows);
         return r.live ? source + r.index(p) * p.head_dim : nullptr;
     });
@@ -103,7 +103,7 @@ constexpr int kForwardBlocks = kPortableForward[kChoice].warps == 8 ? shared_by_
 
 template <int kD, int kChoice>
 __global__ void __launch_bounds__(32 * kPortableForward[kChoice].warps, kForwardBlocks<kD, kChoice>)
-    forward_kernel(Problem p, AnchorAttentionInputs in, Bf16* out, float* lse, int tiles) {
+    forward_kernel(Problem p, AnchorAttentionInputs in, Bf16Bits* out, float* lse, int tiles) {
     constexpr PortableTile kTile = kPortableForward[kChoice];
     constexpr int kThreads = 32 * kTile.warps;
     constexpr int kRows = 16 * kTile.warps;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(32 * kPortableForward[kChoice].warps, kForward
     const bool live[2] = {rows[0].live, rows[1].live};
     float inverse[2], row_lse[2];
     softmax.finish(scale2, live, inverse, row_lse);
-    Bf16* destination[2];
+    Bf16Bits* destination[2];
     for (int h = 0; h < 2; ++h) {
         const bool exists = rows[h].exists(p, token, kRows);
         destination[h] = exists ? out + rows[h].index(p) * p.head_dim : nullptr;
@@ -176,7 +176,8 @@ __global__ void __launch_bounds__(32 * kPortableForward[kChoice].warps, kForward
 
 template <int kD>
 __global__ void __launch_bounds__(32 * kPortableQuery.warps, 2)
-    query_kernel(Problem p, AnchorAttentionInputs in, const Bf16* d_out, const float* lse, const float* delta, Bf16* d_q, int tiles) {
+    query_kernel(Problem p, AnchorAttentionInputs in, const Bf16Bits* d_out, const float* lse, const float* delta, Bf16Bits* d_q,
+                 int tiles) {
     constexpr PortableTile kTile = kPortableQuery;
     constexpr int kThreads = 32 * kTile.warps;
     constexpr int kRows = 16 * kTile.warps;
@@ -247,7 +248,7 @@ __global__ void __launch_bounds__(32 * kPortableQuery.warps, 2)
         multiply_columns<kD>(dq, packed, k_tile(i), lane);
     }
 
-    Bf16* destination[2];
+    Bf16Bits* destination[2];
     float factor[2];
     for (int h = 0; h < 2; ++h) {
         destination[h] = query[h].exists(p, token, kRows) ? d_q + query[h].index(p) * p.head_dim : nullptr;
@@ -258,7 +259,7 @@ __global__ void __launch_bounds__(32 * kPortableQuery.warps, 2)
 }
 
 struct KeyGradients {
-    Bf16 *d_k_context, *d_v_context, *d_k_block, *d_v_block;
+    Bf16Bits *d_k_context, *d_v_context, *d_k_block, *d_v_block;
 };
 
 // First and last tile of query tokens that sees something of the context rows [key, key_end): every warp finds them for itself.
@@ -277,7 +278,7 @@ __device__ __forceinline__ int2 query_tile_range(const AnchorMask& mask, int key
 // Key tiles [0, context_tiles) cover the context rows, the others the block keys.
 template <int kD, int kChoice>
 __global__ void __launch_bounds__(32 * kPortableKey[kChoice].warps, 2)
-    key_kernel(Problem p, AnchorAttentionInputs in, const Bf16* d_out, const float* lse, const float* delta, KeyGradients gradients,
+    key_kernel(Problem p, AnchorAttentionInputs in, const Bf16Bits* d_out, const float* lse, const float* delta, KeyGradients gradients,
                int context_tiles) {
     constexpr PortableTile kTile = kPortableKey[kChoice];
     constexpr int kThreads = 32 * kTile.warps;
@@ -315,8 +316,8 @@ __global__ void __launch_bounds__(32 * kPortableKey[kChoice].warps, 2)
     const int tiles = max(range.y - range.x + 1, 0);
 
     const long long stride = static_cast<long long>(p.kv_heads) * p.head_dim;
-    const auto load_stationary = [&](SharedTile<kD> tile, const Bf16* source) {
-        RowCopy<kD, kRows, kThreads>().some(tile, p.head_dim, [&](int row) -> const Bf16* {
+    const auto load_stationary = [&](SharedTile<kD> tile, const Bf16Bits* source) {
+        RowCopy<kD, kRows, kThreads>().some(tile, p.head_dim, [&](int row) -> const Bf16Bits* {
             return key + row < readable ? source + (key + row) * stride + kv_head * p.head_dim : nullptr;
         });
     };
@@ -379,7 +380,7 @@ __global__ void __launch_bounds__(32 * kPortableKey[kChoice].warps, 2)
         multiply_columns<kD>(dk, ds_packed, q_tile(i), lane_again);
     }
 
-    Bf16 *dk_rows[2], *dv_rows[2];
+    Bf16Bits *dk_rows[2], *dv_rows[2];
     const float factor[2] = {p.scale, p.scale};
     for (int h = 0; h < 2; ++h) {
         const int row = key + warp_row + lane / 4 + 8 * h;

@@ -32,9 +32,9 @@ constexpr int kKeyWidth = kD <= 128 ? 64 : 32;
 static_assert(kAttentionSplitKeys % 64 == 0);
 
 struct Problem {
-    const Bf16 *q, *k, *v;
+    const Bf16Bits *q, *k, *v;
     const int *key_begin, *key_end;
-    Bf16* out;
+    Bf16Bits* out;
     float* partial;      // (splits, rows, H, D): results of the splits; null where there is one
     float* partial_lse;  // (splits, rows, H)
     int rows, heads, kv_heads, group, head_dim;
@@ -78,7 +78,7 @@ __device__ __forceinline__ Run find_run(const int2* ranges, int first, int token
 // Values that are not finite would reach rows that may not see them, as 0 * NaN. In the part of a tile (at `memory`, from `key` on) that this thread
 // has copied they become zero, and `bad_key` the first key that had one.
 template <int kD, int kWidth>
-__device__ __forceinline__ void take_out_bad_values(SharedTile<kD> tile, Bf16* memory, int key, int* bad_key) {
+__device__ __forceinline__ void take_out_bad_values(SharedTile<kD> tile, Bf16Bits* memory, int key, int* bad_key) {
     const RowCopy<kD, kWidth, kThreads> copy;
 #pragma unroll 1  // rare, and the loop around it has no registers left
     for (int r = copy.row; r < kWidth; r += copy.kStep) {
@@ -95,7 +95,7 @@ __device__ __forceinline__ void take_out_bad_values(SharedTile<kD> tile, Bf16* m
 template <int kD>
 struct Shared {
     static constexpr int kWidth = kKeyWidth<kD>;
-    Bf16 q[kRows * kD], k[kWidth * kD], v[kWidth * kD];
+    Bf16Bits q[kRows * kD], k[kWidth * kD], v[kWidth * kD];
     int2 ranges[kRows];  // of the block's tokens
     int bad_key;         // first one of the run with a value that was taken out
 };
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kD>) causal_attention_kernel
     const int tokens = min(block_tokens, p.rows - block_token);
     const auto head_of = [&](int row) { return kv_head * p.group + row % p.group; };
 
-    RowCopy<kD, kRows, kThreads>().some(q, p.head_dim, [&](int row) -> const Bf16* {
+    RowCopy<kD, kRows, kThreads>().some(q, p.head_dim, [&](int row) -> const Bf16Bits* {
         const int token = row / p.group;
         return token < tokens ? p.q + p.row_index(block_token + token, head_of(row)) * p.head_dim : nullptr;
     });
@@ -146,9 +146,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kD>) causal_attention_kernel
         const int key_first = run.key_begin + static_cast<int>(blockIdx.z) * p.split_keys;
         const int key_last = min(run.key_end, key_first + p.split_keys);
         // Rows [key, key + kWidth) of the keys or values, zeros from the run's end on.
-        const auto load = [&](SharedTile<kD> tile, const Bf16* source, int key) {
+        const auto load = [&](SharedTile<kD> tile, const Bf16Bits* source, int key) {
             const RowCopy<kD, kWidth, kThreads> copy;
-            const Bf16* head = source + static_cast<std::int64_t>(kv_head) * p.head_dim;
+            const Bf16Bits* head = source + static_cast<std::int64_t>(kv_head) * p.head_dim;
             if (key + kWidth <= key_last) {
                 copy.all(tile, p.head_dim, head + (key + copy.row) * stride, copy.kStep * stride);
             } else if (key < key_last) {
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kD>) causal_attention_kernel
             if (key_first < key_last && key_end(h) > shared.bad_key) inverse[h] = __builtin_nanf("");
         }
         rescale_rows(o, inverse);
-        Bf16* destination[2];
+        Bf16Bits* destination[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int token = own_row(h) / p.group;
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine_splits_kernel(const _
             weights += weight;
             sum += weight * p.partial[at * p.head_dim + d];
         }
-        p.out[row * p.head_dim + d] = static_cast<Bf16>(pack_bf16(splits > 0 ? sum / weights : 0.0F, 0.0F));
+        p.out[row * p.head_dim + d] = static_cast<Bf16Bits>(pack_bf16(splits > 0 ? sum / weights : 0.0F, 0.0F));
     }
 }
 
@@ -263,7 +263,7 @@ void causal_attention_forward(const Context& context, const CausalAttentionParam
                    "are built");
     }
     DFLASH_CHECK(p.scale > 0, "causal_attention: scale {}", p.scale);
-    const auto bits = [](const Tensor& tensor) { return static_cast<Bf16*>(tensor.data); };
+    const auto bits = [](const Tensor& tensor) { return static_cast<Bf16Bits*>(tensor.data); };
     Problem problem{bits(p.q),
                     bits(p.k),
                     bits(p.v),

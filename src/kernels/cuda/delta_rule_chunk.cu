@@ -27,8 +27,8 @@ constexpr unsigned kAll = 0xffffffffU;
 
 // What prepare_kernel leaves for a chunk of a head.
 struct Prepared {
-    Bf16 t[kChunk * kChunk];
-    Bf16 p[kChunk * kChunk];
+    Bf16Bits t[kChunk * kChunk];
+    Bf16Bits p[kChunk * kChunk];
     float q_factor[kChunk];      // e^G r_q
     float k_factor[kChunk];      // e^G r_k
     float state_factor[kChunk];  // e^(G_n - G) r_k
@@ -76,7 +76,7 @@ __device__ __forceinline__ int chunks_before(const DeltaArgs& a, int document) {
 
 // Rows [0, rows) of a chunk from `first` on; zeros beyond, also beyond `columns`.
 template <int kD>
-__device__ __forceinline__ void copy_rows(SharedTile<kD> tile, const Bf16* first, std::int64_t stride, int rows, int columns) {
+__device__ __forceinline__ void copy_rows(SharedTile<kD> tile, const Bf16Bits* first, std::int64_t stride, int rows, int columns) {
     RowCopy<kD, kChunk, kThreads>().some(tile, columns, [&](int row) { return row < rows ? first + row * stride : nullptr; });
 }
 
@@ -151,7 +151,7 @@ __device__ __forceinline__ void solve_column(const float* a_t, float* x, int col
 
 template <int kD>
 struct PrepareShared {
-    static constexpr int kTileBytes = 2 * kChunk * kD * static_cast<int>(sizeof(Bf16));  // K and Q, then the solution
+    static constexpr int kTileBytes = 2 * kChunk * kD * static_cast<int>(sizeof(Bf16Bits));  // K and Q, then the solution
     static_assert(kTileBytes >= kChunk * kChunk * static_cast<int>(sizeof(float)));
     __align__(128) unsigned char tiles[kTileBytes];
     __align__(16) float a_t[kChunk * kPitch];
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
     fill_zero(q_products);
     multiply_rows(k_products, k, 16 * warp, k, lane);
     multiply_rows(q_products, q, 16 * warp, k, lane);
-    Bf16* p_rows[2];
+    Bf16Bits* p_rows[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int i = 16 * warp + lane / 4 + 8 * h;
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant
 
 template <int kD>
 struct ChainStage {
-    Bf16 k[kChunk * kD], q[kChunk * kD], v[kChunk * kSlice];
+    Bf16Bits k[kChunk * kD], q[kChunk * kD], v[kChunk * kSlice];
     Prepared prepared;  // with T and P swizzled
 };
 

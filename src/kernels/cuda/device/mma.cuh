@@ -8,10 +8,9 @@
 #include <cstdint>
 
 #include "copy.cuh"
+#include "kernels/cuda/bf16_bits.h"
 
 namespace dflash::cuda::device {
-
-using Bf16 = std::uint16_t;  // storage only
 
 __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
     std::uint32_t packed;

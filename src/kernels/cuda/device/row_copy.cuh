@@ -16,10 +16,10 @@ struct RowCopy {
     int column = threadIdx.x % kChunks * 8;
 
     // Every row exists: row r is at first + (r / kStep) * step elements from the thread's first one.
-    __device__ __forceinline__ void all(SharedTile<kD> tile, int head_dim, const Bf16* first, long long step) const {
+    __device__ __forceinline__ void all(SharedTile<kD> tile, int head_dim, const Bf16Bits* first, long long step) const {
         const std::uint32_t destination = tile.chunk(row, column / 8);
         const bool valid = column < head_dim;
-        const Bf16* from = valid ? first + column : first;
+        const Bf16Bits* from = valid ? first + column : first;
 #pragma unroll
         for (int i = 0; i < kRows / kStep; ++i) {
             copy_async_16(destination + i * kStep * kD * 2, from, valid);
@@ -31,7 +31,7 @@ struct RowCopy {
     __device__ __forceinline__ void some(SharedTile<kD> tile, int head_dim, Source source) const {
 #pragma unroll 1
         for (int r = row; r < kRows; r += kStep) {
-            const Bf16* from = source(r);
+            const Bf16Bits* from = source(r);
             const bool valid = from != nullptr && column < head_dim;
             copy_async_16(tile.chunk(r, column / 8), valid ? from + column : nullptr, valid);
         }

@@ -100,7 +100,7 @@ __device__ __forceinline__ void fill_zero(float (&acc)[kN][4]) {
 // Writes the thread's share of two rows as bf16. The four threads of a quad hold two columns of each 8; they exchange them, so that each
 // writes 16 bytes. rows[h] is null for a row that is not written; zeros are written unless keep[h]. All lanes of the warp must call.
 template <int kN>
-__device__ __forceinline__ void store_rows(const float (&acc)[kN][4], Bf16* const (&rows)[2], const bool (&keep)[2], int head_dim,
+__device__ __forceinline__ void store_rows(const float (&acc)[kN][4], Bf16Bits* const (&rows)[2], const bool (&keep)[2], int head_dim,
                                            int lane) {
     const bool odd = (lane & 1) != 0;
     const bool upper = (lane & 2) != 0;
