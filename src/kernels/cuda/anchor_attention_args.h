@@ -2,7 +2,7 @@
 // What the anchor attention kernels are given: device pointers and integers. anchor_attention_launch.cpp makes them from Tensors.
 #pragma once
 
-#include "kernels/cuda/bf16_bits.h"
+#include "kernels/cuda/device/bf16_bits.h"
 
 namespace dflash::cuda {
 

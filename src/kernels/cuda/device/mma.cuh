@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
+#include "bf16_bits.h"
 #include "copy.cuh"
-#include "kernels/cuda/bf16_bits.h"
 
 namespace dflash::cuda::device {
 
