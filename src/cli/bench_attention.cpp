@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "cli/bench_report.h"
 #include "cli/bench_shape.h"
+#include "cli/words.h"
 #include "tensor/cuda_runtime.h"
 #include "tensor/device_choice.h"
 #include "tensor/device_memory.h"
@@ -168,7 +169,7 @@ void measure_unfused(const Context& context, const AttentionWorkload& workload, 
 
 int run_bench_attention(const AttentionFlags& flags) {
     if (flags.table != flags.shape.empty()) throw_bad_input("give one of --table and --shape: what to measure");
-    if (flags.repeats < 1) throw_bad_input("--repeats is {}; it must be at least 1", flags.repeats);
+    if (flags.anchors && !flags.json) throw_bad_input("--anchors goes with --json");
     const Device device = choose_device(flags.device);
     const auto shapes = flags.table ? attention_table() : shapes_of(flags.shape, read_bench_shape(flags.shape));
     const Ceiling ceiling = measure_ceiling(device);
@@ -209,7 +210,9 @@ void add_bench_attention_command(CLI::App& bench, Run& run) {
     command->add_flag("--table", flags->table, "the six cases that the kernels are judged by: 32/8 heads of 128, blocks of 16");
     command->add_flag("--every-kernel", flags->every_kernel, "every kernel compiled for the device, not only the one that training runs");
     command->add_flag("--unfused", flags->unfused, "also attention from matrix products and a softmax over scores in memory");
-    command->add_option("--repeats", flags->repeats, "timed runs; the median counts")->capture_default_str();
+    command->add_option("--repeats", flags->repeats, "timed runs; the median counts")
+        ->check(between(1, kMostRepeats))
+        ->capture_default_str();
     command->add_flag("--json", flags->json, "print one JSON object a line");
     command->add_flag("--anchors", flags->anchors, "with --json: each case's anchors, for a comparison on the same mask");
     command->callback([flags, &run] { run = [flags] { return run_bench_attention(*flags); }; });

@@ -9,8 +9,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/bench_report.h"
 #include "cli/bench_shape.h"
 #include "cli/command.h"
+#include "cli/words.h"
 #include "tensor/cuda_runtime.h"
 #include "train/attention_tuning.h"
 
@@ -24,9 +26,7 @@ struct TuneFlags {
 
 std::vector<cuda::AttentionKey> keys_of(const TuneFlags& flags) {
     if (flags.shape.empty() == flags.draft.empty()) throw_bad_input("give one of --shape and --draft: what to tune for");
-    for (const auto& [flag, value] : {std::pair{"--token-budget", flags.token_budget}, {"--max-anchors", flags.max_anchors}}) {
-        if (value < 0) throw_bad_input("{} is {}; it must not be negative", flag, value);
-    }
+    if (flags.token_budget == 1) throw_bad_input("--token-budget is 1: no room for an anchor and a word to guess; it must be 2 or more");
     BenchShape shape;
     shape.tokens = 8192;
     shape.anchors = 512;
@@ -90,8 +90,10 @@ void add_tune_command(CLI::App& app, Run& run) {
     command->add_option("--shape", flags->shape, "a JSON file, or the name of one in bench/shapes");
     command->add_option("--draft", flags->draft, "a drafter's folder or config.json");
     command->add_option("--token-budget", flags->token_budget, "tokens of a micro-batch; 0: as the shape says, 8192 with --draft")
+        ->check(between(0, kMostRows))
         ->capture_default_str();
     command->add_option("--max-anchors", flags->max_anchors, "anchors of a micro-batch; 0: as the shape says, 512 with --draft")
+        ->check(between(0, kMostRows))
         ->capture_default_str();
     command->callback([flags, &run] { run = [flags] { return run_tune(*flags); }; });
 }

@@ -60,7 +60,7 @@ std::string value_of(int process, int key, int round) {
 // Eight processes write their keys while half of them are killed at some moment: whatever store() returned from is there afterwards, and
 // nothing that was ever read had to be set aside.
 TEST(TileCache, WhatFinishedWritersStoredSurvivesTheKilledOnes) {
-    constexpr int kRounds = 10;
+    constexpr int kRounds = 100;
     const testing::TemporaryFolder folder;
     Philox rng(3, 3);
     for (int round = 0; round < kRounds; ++round) {

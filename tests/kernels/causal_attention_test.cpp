@@ -204,6 +204,18 @@ TEST_P(CausalAttention, RowsOfTheCacheBeyondTheLastKeyDoNotLeak) {
     EXPECT_EQ(std::memcmp(clean.tensor().data, stale.out.tensor().data, clean.tensor().bytes()), 0);
 }
 
+// Splits that a row's keys do not reach write no partial result: what the workspace held there must not count.
+TEST_P(CausalAttention, WhatTheWorkspaceHeldDoesNotMatter) {
+    constexpr std::int64_t kKeys = 1000;
+    const Inputs inputs({{}, 4, 2, 64}, {{0, 0, 900, 5}, {10, 1000, 901, 5}}, kKeys);
+    const std::size_t bytes = std::max<std::size_t>(causal_attention_workspace_bytes(device(), 4, kKeys, 4, 64), 1);
+    const std::vector<unsigned char> nan(bytes, 0xff);
+    const Tensor scratch{context().workspace(bytes), DType::kU8, {static_cast<std::int64_t>(bytes)}, device()};
+    context().upload(nan.data(), scratch);
+    run(params(inputs));
+    EXPECT_TRUE(close(inputs.out, inputs.expected(), tolerance(testing::kOpF32)));
+}
+
 // Scores of several hundred: the running maximum has to carry them.
 TEST_P(CausalAttention, LargeScoresStayFinite) {
     Inputs inputs({{}, 2, 1, 64}, packed({130}), 130);

@@ -196,6 +196,45 @@ TEST_P(AttentionWorkloads, EveryChoiceComputesTheSameFunction) {
             << kernel.id;
     }
 }
+
+// What a cache gives back computes the same bits as the choice that was just measured, in both passes.
+TEST_P(AttentionWorkloads, AnEmptyAndAWarmCacheGiveTheSameBits) {
+    const AttentionShape shape{.name = "small", .context = 200, .anchors = 20, .heads = 4, .kv_heads = 2, .head_dim = 64, .block_size = 4};
+    const testing::TemporaryFolder folder;
+    const TuningDevice tuning = device().type == DeviceType::kCuda ? TuningDevice(device()) : kHopper;
+    DraftSpec spec;
+    spec.heads = shape.heads, spec.kv_heads = shape.kv_heads, spec.head_dim = shape.head_dim, spec.block_size = shape.block_size;
+    spec.layers = {{}};
+    const auto keys = attention_keys(spec, shape.context, shape.anchors);
+    Context context(device());
+    const AttentionWorkload workload(context, shape);
+    const auto run = [&](const AttentionChoices& choices) {
+        context.bind_attention(&choices);
+        workload.forward();
+        workload.backward();
+        context.bind_attention(nullptr);
+        const AnchorAttentionBackwardParams p = workload.tensors();
+        std::vector<std::vector<unsigned char>> results;
+        for (const Tensor* tensor : {&p.out, &p.lse, &p.d_q, &p.d_k_context, &p.d_v_context, &p.d_k_block, &p.d_v_block}) {
+            results.emplace_back(tensor->bytes());
+            context.download(*tensor, results.back().data());
+        }
+        return results;
+    };
+    const auto last_kernel = [&](const AttentionKey& key, const AttentionKernel& kernel) {
+        return kernel == cuda::attention_kernels(tuning.compute_capability, key.pass).back() ? 1.0 : 2.0;
+    };
+    AttentionChoices cold;
+    {
+        TileCache cache(folder.path());
+        for (const AttentionKey& key : keys) cold.set(key, tune_attention(cache, tuning, key, last_kernel).best);
+    }
+    const auto measured = run(cold);
+    TileCache cache(folder.path());
+    const AttentionChoices warm = remembered_choices(cache, tuning, keys);
+    ASSERT_EQ(warm.all().size(), keys.size());
+    EXPECT_EQ(run(warm), measured);
+}
 DFLASH_ON_EACH_DEVICE(AttentionWorkloads);
 
 TEST(AttentionWorkload, CountsPairs) {
