@@ -62,7 +62,7 @@ fi
 
 # One at a time: they are timed.
 if [[ $parts == *benches* ]]; then
-    for bench in "loss" "step --shape qwen3.6-27b" "step --shape qwen3.6-27b --max-anchors 256" "step --shape qwen3-8b" "attention --table"; do
+    for bench in "loss" "step --shape qwen3.6-27b" "step --shape qwen3.6-27b --max-anchors 256" "step --shape qwen3-8b" "attention --table --every-kernel"; do
         echo
         echo "dflash bench $bench"
         timeout -k 5 120 "$bin/dflash" bench $bench 2>&1 | tee "$logs/bench_${bench//[^a-z0-9]/_}.log" || status=1
