@@ -207,6 +207,25 @@ TEST(Loader, AnEmptyBatchHasNoDocuments) {
     EXPECT_EQ(batch.document_begin, (std::vector<std::int32_t>{0}));
 }
 
+// What the companion made of a batch, at the batch's place, is there when the batch is, and stays until the next one is asked for.
+TEST(Loader, TheCompanionKeepsStepWithTheBatches) {
+    for (const int prefetch : {1, 3}) {
+        const LoaderSettings settings{.seed = 5, .token_budget = 512, .rank = 0, .ranks = 1, .prefetch = prefetch};
+        std::vector<std::vector<std::int32_t>> made(static_cast<std::size_t>(prefetch) + 1);
+        Loader loader(chats(), settings, [&](const PackedBatch& batch, std::size_t place) { made.at(place) = batch.ids; });
+        Loader plain(chats(), settings);
+        for (int round = 0; round < 2; ++round) {
+            for (int i = 0; i < 20; ++i) {
+                const PackedBatch& batch = loader.next();
+                EXPECT_EQ(batch.ids, plain.next().ids);
+                EXPECT_EQ(made[loader.place()], batch.ids);
+            }
+            loader.seek(1, 2);
+            plain.seek(1, 2);
+        }
+    }
+}
+
 TEST(Loader, RethrowsErrorsOfItsThread) {
     Loader loader(chats(), {.seed = 7, .token_budget = 1024, .rank = 0, .ranks = 1, .prefetch = 2});
     loader.seek(0, 100000);
