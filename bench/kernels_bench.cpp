@@ -124,9 +124,12 @@ void AdamW(benchmark::State& state) {
         for (std::uint64_t j = 0; j < 4; ++j) buffers.push_back(noise({elements}, 4 * i + j));
     }
     for (std::size_t i = 0; i < 4; ++i)
-        tensors.push_back({buffers[4 * i], buffers[4 * i + 1], buffers[4 * i + 2], buffers[4 * i + 3], 0.0F});
+        tensors.push_back(
+            {.weight = buffers[4 * i], .remainder = {}, .gradient = buffers[4 * i + 1], .m = buffers[4 * i + 2], .v = buffers[4 * i + 3]});
+    const HostBuffer grad_scale(DType::kF64, {1});
+    *grad_scale.tensor().f64() = 1.0;
     std::int64_t step = 1;
-    for (auto _ : state) adamw_step(context, {.tensors = &tensors, .lr = 1e-3F, .step = step++});
+    for (auto _ : state) adamw_step(context, {.tensors = &tensors, .lr = 1e-3F, .step = step++, .grad_scale = grad_scale});
     set_bytes(state, 28.0 * 4.0 * static_cast<double>(elements));
 }
 
