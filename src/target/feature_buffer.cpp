@@ -13,12 +13,6 @@ FeatureBuffer::~FeatureBuffer() {
     if (copies_.handle != nullptr) cuda::destroy_stream(copies_.handle);
 }
 
-TargetFeatures FeatureBuffer::first_rows(const TargetFeatures& memory, std::int64_t tokens) {
-    TargetFeatures rows{memory.taps.slice_rows(0, tokens), {}};
-    if (memory.final_state.defined()) rows.final_state = memory.final_state.slice_rows(0, tokens);
-    return rows;
-}
-
 void FeatureBuffer::release(const Context& context) {
     cuda::record(context.stream(), released_.get());
     is_released_ = true;
@@ -27,7 +21,7 @@ void FeatureBuffer::release(const Context& context) {
 void FeatureBuffer::send(const Context& context, const TargetFeatures& host, void* sent) {
     if (!is_released_) release(context);
     is_released_ = false;
-    const TargetFeatures there = rows(host.taps.rows());
+    const TargetFeatures there = memory_.rows(0, host.taps.rows());
     cuda::wait_on_stream(copies_, released_.get());
     cuda::copy(copies_, there.taps.data, host.taps.data, host.taps.bytes());
     if (has_final_state()) cuda::copy(copies_, there.final_state.data, host.final_state.data, host.final_state.bytes());

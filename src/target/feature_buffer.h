@@ -19,10 +19,7 @@ public:
 
     Device device() const { return memory_.taps.device; }
     bool has_final_state() const { return memory_.final_state.defined(); }
-    const Tensor& taps() const { return memory_.taps; }
-    // The first `tokens` rows.
-    TargetFeatures rows(std::int64_t tokens) const { return first_rows(memory_, tokens); }
-    static TargetFeatures first_rows(const TargetFeatures& memory, std::int64_t tokens);
+    const TargetFeatures& memory() const { return memory_; }
 
     // CUDA only. Nothing launched on `context` from here on reads the micro-batch that is there now.
     void release(const Context& context);

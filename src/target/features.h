@@ -12,6 +12,11 @@ namespace dflash {
 struct TargetFeatures {
     Tensor taps;         // (S, K*C), the device's working dtype: residual after each tapped layer, concatenated in tap order; never normed
     Tensor final_state;  // optional (S, C): after the last norm; needed by the kl loss
+
+    // Of tokens [begin, begin + count).
+    TargetFeatures rows(std::int64_t begin, std::int64_t count) const {
+        return {taps.slice_rows(begin, count), final_state.defined() ? final_state.slice_rows(begin, count) : Tensor{}};
+    }
 };
 
 // A micro-batch with its features; both stay valid until the source's next call.

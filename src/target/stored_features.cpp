@@ -38,12 +38,12 @@ void convert_row(const char* from, DType stored, std::int64_t elements, DType wa
 
 // A micro-batch's features in page-locked memory, on their way to a GPU.
 struct HostSlot {
-    HostSlot(const FeatureBuffer& to, cuda::OwnedEvent event)
-        : taps(Device{}, to.taps().dtype, to.taps().shape, HostMemory::kPinned), sent(std::move(event)) {
-        if (to.has_final_state())
-            final_state = DeviceBuffer(Device{}, to.taps().dtype, to.rows(to.taps().rows()).final_state.shape, HostMemory::kPinned);
+    HostSlot(const TargetFeatures& like, cuda::OwnedEvent event)
+        : taps(Device{}, like.taps.dtype, like.taps.shape, HostMemory::kPinned), sent(std::move(event)) {
+        if (like.final_state.defined())
+            final_state = DeviceBuffer(Device{}, like.final_state.dtype, like.final_state.shape, HostMemory::kPinned);
     }
-    TargetFeatures rows(std::int64_t tokens) const { return FeatureBuffer::first_rows({taps, final_state}, tokens); }
+    TargetFeatures rows(std::int64_t tokens) const { return TargetFeatures{taps, final_state}.rows(0, tokens); }
 
     DeviceBuffer taps, final_state;
     cuda::OwnedEvent sent;
@@ -103,11 +103,11 @@ StoredFeatures::Impl::Impl(const std::string& folder, const Dataset& data, const
             documents[row].states.push_back(find(hidden_tensor_name(name, tap), static_cast<std::int64_t>(row)));
         if (buffer.has_final_state()) documents[row].states.push_back(find(final_tensor_name(name), static_cast<std::int64_t>(row)));
     }
-    const Tensor& taps = buffer.taps();
+    const Tensor& taps = buffer.memory().taps;
     DFLASH_CHECK(taps.rows() >= loader_settings.token_budget && taps.row_elements() == std::ssize(settings.taps) * manifest.hidden,
                  "features of {} layers of {} do not fit their buffer {}", settings.taps.size(), manifest.hidden, taps.shape.to_string());
     for (int slot = 0; slot < kSlots && !on_cpu(); ++slot)
-        slots.emplace_back(buffer, cuda::OwnedEvent(cuda::create_event(buffer.device())));
+        slots.emplace_back(buffer.memory(), cuda::OwnedEvent(cuda::create_event(buffer.device())));
 }
 
 void StoredFeatures::Impl::check(const std::string& folder, const Dataset& data) const {
@@ -160,9 +160,7 @@ void StoredFeatures::Impl::read(const PackedBatch& batch, const TargetFeatures& 
     for (std::size_t d = 0; d < batch.row_of_document.size(); ++d) {
         const std::int64_t first = batch.document_begin[d];
         const std::int64_t tokens = batch.document_begin[d + 1] - first;
-        TargetFeatures document{to.taps.slice_rows(first, tokens), {}};
-        if (to.final_state.defined()) document.final_state = to.final_state.slice_rows(first, tokens);
-        read_document(batch.row_of_document[d], document);
+        read_document(batch.row_of_document[d], to.rows(first, tokens));
     }
 }
 
@@ -202,7 +200,7 @@ void StoredFeatures::seek(std::int64_t epoch, std::int64_t cursor) { impl_->load
 
 FeatureBatch StoredFeatures::next(const Context& context) {
     const PackedBatch& batch = impl_->loader.next();
-    const TargetFeatures features = impl_->buffer.rows(batch.tokens());
+    const TargetFeatures features = impl_->buffer.memory().rows(0, batch.tokens());
     if (impl_->on_cpu()) {
         impl_->read(batch, features);
     } else {

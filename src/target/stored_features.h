@@ -20,7 +20,7 @@ struct StoredFeatureSettings {
     std::string target_fingerprint;  // of the target whose embedding and head the drafter uses
 };
 
-// Page-locked host memory that a source on `device` takes: two micro-batches' features of `memory`'s size each; none on the CPU.
+// Page-locked host memory that a source on `device` takes: two micro-batches' features of `feature_bytes` each; none on the CPU.
 std::size_t stored_features_pinned_bytes(Device device, std::size_t feature_bytes);
 
 class StoredFeatures final : public FeatureSource {

@@ -101,8 +101,7 @@ RunPlan make_run_plan(const TargetConfig& target, const DraftSpec& draft, const 
     append(buffers, optimizer_buffers(draft, optimizer_settings, {gradient, persistent, {run.phases.optimizer, run.phases.optimizer}}));
     append(run.linears, optimizer_linears(draft, optimizer));
     // Stored features need the rows that they are read into, nothing else of the target's forward; the next ones arrive beside the optimizer.
-    const int last_reader = run.phases.context_backward;
-    const Lifetime features = {target_phase, run.live ? last_reader : run.phases.optimizer};
+    const Lifetime features = {target_phase, run.live ? run.phases.context_backward : run.phases.optimizer};
     std::size_t feature_bytes = 0;
     for (BufferSpec& buffer : target_forward_buffers(target, run.target_forward, {target_phase, target_phase}, features, persistent)) {
         const bool is_feature = buffer.name.rfind(kFeaturePrefix, 0) == 0;

@@ -238,10 +238,7 @@ public:
         set_values(context, values_of(host, final_state), final_state_);
     }
     TargetFeatures view() const { return {taps_, final_state_}; }
-    // Of `count` tokens from `begin` on.
-    TargetFeatures rows(std::int64_t begin, std::int64_t count) const {
-        return {taps_.tensor().slice_rows(begin, count), final_state_.tensor().slice_rows(begin, count)};
-    }
+    TargetFeatures rows(std::int64_t begin, std::int64_t count) const { return view().rows(begin, count); }
 
 private:
     DeviceBuffer taps_, final_state_;
