@@ -101,7 +101,7 @@ std::vector<KernelPair> kernels_of(const AttentionShape& shape, Device device, b
 }
 
 struct Measured {
-    double forward_ms = 0, backward_ms = 0, forward_flops = 0, backward_flops = 0;  // the latter two a second
+    double mask_ms = 0, forward_ms = 0, backward_ms = 0, forward_flops = 0, backward_flops = 0;  // the latter two a second
     std::size_t extra_bytes = 0;
 };
 
@@ -109,6 +109,8 @@ struct Measured {
 template <typename Attention>
 Measured measure(const Context& context, const AttentionWorkload& workload, const Attention& attention, std::size_t extra_bytes, int runs) {
     Measured m;
+    m.mask_ms = median_ms_of(
+        context, [&] { workload.prepare_mask(); }, runs);
     m.forward_ms = median_ms_of(
         context, [&] { attention.forward(); }, runs);
     m.backward_ms = median_ms_of(
@@ -132,6 +134,7 @@ void print_json(const AttentionFlags& flags, const AttentionShape& shape, const 
                  {"head_dim", shape.head_dim},
                  {"block_size", shape.block_size},
                  {"pairs", workload.anchors().pairs},
+                 {"mask_ms", m.mask_ms},
                  {"forward_ms", m.forward_ms},
                  {"backward_ms", m.backward_ms},
                  {"forward_tflops", m.forward_flops / 1e12},
@@ -150,7 +153,7 @@ void print_row(const AttentionShape& shape, const AttentionWorkload& workload, c
     const auto pass = [&](double ms, double flops) {
         return fmt::format("{:>10.3f} ms {:>7.2f} TFLOP/s {:>4.0f} %", ms, flops / 1e12, 100 * flops / ceiling.cold_flops);
     };
-    fmt::print("{:<40} {:<32}{:>9.2f} M{}{}  {}\n", shape.name, kernels.name, workload.anchors().pairs / 1e6,
+    fmt::print("{:<40} {:<32}{:>9.2f} M{:>8.1f} us{}{}  {}\n", shape.name, kernels.name, workload.anchors().pairs / 1e6, 1e3 * m.mask_ms,
                pass(m.forward_ms, m.forward_flops), pass(m.backward_ms, m.backward_flops), format_bytes(m.extra_bytes));
 }
 
@@ -177,8 +180,8 @@ int run_bench_attention(const AttentionFlags& flags) {
     if (!flags.json) {
         const std::string where = device.type == DeviceType::kCuda ? cuda::device_properties(device).name : "the CPU";
         fmt::print("{}; its own matrix product, cold: {:.2f} TFLOP/s\n", where, ceiling.cold_flops / 1e12);
-        fmt::print("{:<40} {:<32}{:>11}{:>33}{:>33}  {}\n", "case", "kernel", "pairs/head", "forward, share of the product", "backward",
-                   "memory beyond inputs and outputs");
+        fmt::print("{:<40} {:<32}{:>11}{:>11}{:>33}{:>33}  {}\n", "case", "kernel", "pairs/head", "mask", "forward, share of the product",
+                   "backward", "memory beyond inputs and outputs");
     }
     const auto runs = static_cast<int>(flags.repeats);
     for (const AttentionShape& shape : shapes) {

@@ -2,10 +2,12 @@
 #include "draft/anchors.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "kernels/loss_sums.h"
 
 namespace dflash {
 namespace {
@@ -31,8 +33,23 @@ void reset(const DraftSpec& spec, const AnchorSettings& settings, AnchorSet& anc
     anchors.weight.assign(slots, 0.0F);
 }
 
+// The weight of a label by its distance from the anchor in tokens, 1..W: the same for every block, so exp() is called W times a batch.
+class LabelWeights {
+public:
+    LabelWeights(const DraftSpec& spec, const AnchorSettings& settings) {
+        const double gamma = settings.decay_gamma > 0 ? settings.decay_gamma : default_decay_gamma(spec.block_size);
+        for (std::size_t ahead = 1; ahead < by_distance_.size(); ++ahead) {
+            by_distance_[ahead] = settings.uniform_weights ? 1.0F : static_cast<float>(std::exp(-static_cast<double>(ahead - 1) / gamma));
+        }
+    }
+    float at(std::int64_t ahead) const { return by_distance_[static_cast<std::size_t>(ahead)]; }
+
+private:
+    std::array<float, kMaxBlockSize + 1> by_distance_{};
+};
+
 // Fills the next live block. Labels are prefix-closed: the first token that is not the assistant's own ends them.
-void add_block(const PackedBatch& batch, const DraftSpec& spec, double gamma, bool uniform, std::int64_t row, AnchorSet& anchors) {
+void add_block(const PackedBatch& batch, const DraftSpec& spec, const LabelWeights& weights, std::int64_t row, AnchorSet& anchors) {
     const auto block = static_cast<std::size_t>(anchors.num_live++);
     const auto at = static_cast<std::size_t>(row);
     const auto document = static_cast<std::size_t>(batch.document[at]);
@@ -52,7 +69,7 @@ void add_block(const PackedBatch& batch, const DraftSpec& spec, double gamma, bo
         if (!supervised) continue;
         anchors.labels[slot] = batch.ids[static_cast<std::size_t>(label_row)];
         anchors.teacher_row[slot] = static_cast<std::int32_t>(label_row - 1);
-        anchors.weight[slot] = uniform ? 1.0F : static_cast<float>(std::exp(-static_cast<double>(ahead - 1) / gamma));
+        anchors.weight[slot] = weights.at(ahead);
         anchors.weight_sum += static_cast<double>(anchors.weight[slot]);
     }
 }
@@ -60,10 +77,6 @@ void add_block(const PackedBatch& batch, const DraftSpec& spec, double gamma, bo
 bool is_eligible(const PackedBatch& batch, const std::vector<std::int32_t>& end_tokens, std::size_t row) {
     return row + 1 < batch.ids.size() && batch.document[row + 1] == batch.document[row] && batch.loss_mask[row] != 0 &&
            batch.loss_mask[row + 1] != 0 && std::find(end_tokens.begin(), end_tokens.end(), batch.ids[row]) == end_tokens.end();
-}
-
-double chosen_gamma(const DraftSpec& spec, const AnchorSettings& settings) {
-    return settings.decay_gamma > 0 ? settings.decay_gamma : default_decay_gamma(spec.block_size);
 }
 
 }  // namespace
@@ -79,7 +92,7 @@ void draw_anchors(const PackedBatch& batch, const DraftSpec& spec, const AnchorS
     const std::size_t rows = batch.ids.size();
     for (std::size_t row = 0; row < rows; ++row) anchors.num_eligible += is_eligible(batch, end_tokens, row) ? 1 : 0;
     // Selection sampling (Knuth, TAOCP vol. 2, 3.4.2, algorithm S): every subset of the wanted size is equally likely, found in row order.
-    const double gamma = chosen_gamma(spec, settings);
+    const LabelWeights weights(spec, settings);
     Philox rng(settings.seed, mix_stream(kAnchorStream, static_cast<std::uint64_t>(batch.epoch), static_cast<std::uint64_t>(batch.index)));
     std::int64_t wanted = std::min(settings.max_anchors, anchors.num_eligible);
     std::int64_t remaining = anchors.num_eligible;
@@ -87,7 +100,7 @@ void draw_anchors(const PackedBatch& batch, const DraftSpec& spec, const AnchorS
         if (!is_eligible(batch, end_tokens, row)) continue;
         if (rng.next_below(static_cast<std::uint64_t>(remaining--)) >= static_cast<std::uint64_t>(wanted)) continue;
         --wanted;
-        add_block(batch, spec, gamma, settings.uniform_weights, static_cast<std::int64_t>(row), anchors);
+        add_block(batch, spec, weights, static_cast<std::int64_t>(row), anchors);
     }
 }
 
@@ -97,10 +110,10 @@ void place_anchors(const PackedBatch& batch, const DraftSpec& spec, const Anchor
     DFLASH_CHECK(static_cast<std::int64_t>(rows.size()) <= settings.max_anchors, "{} anchors for a capacity of {}", rows.size(),
                  settings.max_anchors);
     anchors.num_eligible = static_cast<std::int64_t>(rows.size());
-    const double gamma = chosen_gamma(spec, settings);
+    const LabelWeights weights(spec, settings);
     for (const std::int32_t row : rows) {
         DFLASH_CHECK(row >= 0 && row < batch.tokens(), "anchor row {} of {} rows", row, batch.tokens());
-        add_block(batch, spec, gamma, settings.uniform_weights, row, anchors);
+        add_block(batch, spec, weights, row, anchors);
     }
 }
 

@@ -105,8 +105,12 @@ AttentionWorkload::AttentionWorkload(const Context& context, const AttentionShap
       anchor_(context.device(), DType::kI32, {s.anchors}),
       mask_{begin_, anchor_, s.anchors, s.block_size, s.window, s.causal_block},
       scale_(1.0F / std::sqrt(static_cast<float>(s.head_dim))) {
-    context.upload(std::span<const std::int32_t>(anchors_.begin), begin_.tensor());
-    context.upload(std::span<const std::int32_t>(anchors_.anchor), anchor_.tensor());
+    prepare_mask();
+}
+
+void AttentionWorkload::prepare_mask() const {
+    context_.upload(std::span<const std::int32_t>(anchors_.begin), begin_.tensor());
+    context_.upload(std::span<const std::int32_t>(anchors_.anchor), anchor_.tensor());
 }
 
 void AttentionWorkload::forward() const {

@@ -33,6 +33,8 @@ class AttentionWorkload {
 public:
     // Memory of its own on the context's device. Error(kBadInput) for a shape that no kernel takes.
     AttentionWorkload(const Context& context, const AttentionShape& shape);
+    // What a step does to make the mask: two integers a block go to the device (the constructor has done it once).
+    void prepare_mask() const;
     void forward() const;
     void backward() const;  // after a forward
     const AttentionAnchors& anchors() const { return anchors_; }

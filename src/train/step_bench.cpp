@@ -128,6 +128,7 @@ public:
           batch_(batch_of(shape)),
           optimizer_(spec_, masters_, arena_),
           step_(spec_, run_.draft_step, arena_),
+          anchor_settings_{.max_anchors = shape.anchors, .seed = 9},
           watch_(context_),
           attention_(context_, kAnchorAttention) {
         context_.bind_workspace(arena_.tensor(kWorkspaceBuffer));
@@ -138,13 +139,13 @@ public:
         fill_random(context_, weights_.head, 4, 0.05);
         initialise_draft(masters_, 5);
         optimizer_.zero_moments(context_);
-        draw_anchors(batch_, spec_, {.max_anchors = shape.anchors, .seed = 9}, {}, anchors_);
         context_.bind_probe(&attention_);
         context_.synchronize();
     }
 
     // Queues one step; marks its begin, the borders of its phases and its end.
     void run() {
+        draw_anchors(batch_, spec_, anchor_settings_, {}, anchors_);
         feature_rows_.lay(context_, features_.taps);  // their memory is free for others after backward
         watch_.mark();
         step_.forward(context_, model_, batch_, features_, anchors_);
@@ -187,6 +188,7 @@ private:
     PackedBatch batch_;
     Optimizer optimizer_;
     DraftStep step_;
+    AnchorSettings anchor_settings_;
     AnchorSet anchors_;
     Stopwatch watch_;
     OpProbe attention_;
