@@ -9,6 +9,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -351,17 +352,28 @@ std::vector<Case> small_cases() {
     return {d128, d64};
 }
 
+// Why a kernel cannot run here; empty: it can.
+std::string why_not(const AttentionKernel& kernel) {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return "no CUDA device";
+    return kernel == kHopper && cuda::compute_capability() != 90 ? "not a Hopper device" : "";
+}
+
 class CudaAnchorAttention : public ::testing::TestWithParam<std::tuple<Case, AttentionKernel>> {
 protected:
     void SetUp() override {
-        int devices = 0;
-        if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
-        if (std::get<1>(GetParam()) == kHopper && cuda::compute_capability() != 90) GTEST_SKIP() << "not a Hopper device";
+        if (const std::string reason = why_not(std::get<1>(GetParam())); !reason.empty()) GTEST_SKIP() << reason;
     }
 };
 
-TEST_P(CudaAnchorAttention, MatchesTheReferenceAndItself) {
-    const auto& [c, kernel] = GetParam();
+class CudaAnchorAttentionRandom : public ::testing::TestWithParam<AttentionKernel> {
+protected:
+    void SetUp() override {
+        if (const std::string reason = why_not(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+    }
+};
+
+void expect_right_and_repeatable(const Case& c, const AttentionKernel& kernel) {
     Problem p = make_case(c);
     const DeviceRun run(p, kernel, 0);
     const Results got = run.results();
@@ -390,10 +402,16 @@ TEST_P(CudaAnchorAttention, MatchesTheReferenceAndItself) {
     }
 }
 
+TEST_P(CudaAnchorAttention, MatchesTheReferenceAndItself) {
+    const auto& [c, kernel] = GetParam();
+    expect_right_and_repeatable(c, kernel);
+}
+
+std::string kernel_name(const AttentionKernel& kernel) {
+    return kernel == kHopper ? "hopper" : kernel == kPortable ? "portable" : "portable_tile_1";
+}
 std::string case_name(const ::testing::TestParamInfo<std::tuple<Case, AttentionKernel>>& instance) {
-    const AttentionKernel& kernel = std::get<1>(instance.param);
-    const char* name = kernel == kHopper ? "_hopper" : kernel == kPortable ? "_portable" : "_portable_tile_1";
-    return std::get<0>(instance.param).name + name;
+    return std::get<0>(instance.param).name + "_" + kernel_name(std::get<1>(instance.param));
 }
 INSTANTIATE_TEST_SUITE_P(Cases, CudaAnchorAttention,
                          ::testing::Combine(::testing::ValuesIn(cases()), ::testing::Values(kPortable, kPortableSmall, kHopper)),
@@ -402,11 +420,35 @@ INSTANTIATE_TEST_SUITE_P(Sanitizers, CudaAnchorAttention,
                          ::testing::Combine(::testing::ValuesIn(small_cases()), ::testing::Values(kPortable, kPortableSmall, kHopper)),
                          case_name);
 
+// Documents, anchors, sizes and windows drawn at random, forward and backward.
+TEST_P(CudaAnchorAttentionRandom, DrawsMatchTheReference) {
+    constexpr int kDraws = 200;
+    constexpr int kGroups[] = {1, 2, 3, 4, 5, 6, 8};
+    constexpr int kHeadDims[] = {32, 64, 96, 128};
+    Philox rng(10, 1);
+    const auto below = [&](int bound) { return static_cast<int>(rng.next_below(static_cast<std::uint64_t>(bound))); };
+    for (int draw = 0; draw < kDraws && !HasFailure(); ++draw) {
+        Case c{.name = "draw " + std::to_string(draw)};
+        for (int documents = 1 + below(4); documents > 0; --documents) c.documents.push_back(1 + below(150));
+        c.random_anchors = below(20);
+        c.dead = below(3);
+        c.width = 2 + below(20);
+        c.kv_heads = 1 + below(2);
+        c.heads = c.kv_heads * kGroups[below(7)];
+        c.head_dim = kHeadDims[below(4)];
+        c.window = below(2) == 0 ? 0 : 1 + below(150);
+        c.causal = below(2) == 0;
+        c.multiprocessors = below(3);
+        SCOPED_TRACE(c.name);
+        expect_right_and_repeatable(c, GetParam());
+    }
+}
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaAnchorAttentionRandom, ::testing::Values(kPortable, kPortableSmall, kHopper),
+                         [](const auto& instance) { return kernel_name(instance.param); });
+
 // The two back ends share no matrix code: at a size that fills the device they must agree, tile by tile.
 TEST(CudaAnchorAttentionLarge, BackEndsAgree) {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
-    if (cuda::compute_capability() != 90) GTEST_SKIP() << "not a Hopper device";
+    if (const std::string reason = why_not(kHopper); !reason.empty()) GTEST_SKIP() << reason;
     for (const int window : {0, 700}) {
         Case c{.name = "large", .documents = {3000, 2500, 692, 2000}, .random_anchors = 250, .dead = 6, .heads = 16, .kv_heads = 4};
         c.window = window;
@@ -425,6 +467,111 @@ TEST(CudaAnchorAttentionLarge, BackEndsAgree) {
         EXPECT_TRUE(same(b.d_in.v_block, a.d_in.v_block)) << "d_v_block";
     }
 }
+
+// Queries of more than 2^31 elements: the last blocks, whose indices do not fit 32 bits, get what they get when they are alone.
+class CudaAnchorAttentionLongIndices : public CudaAnchorAttentionRandom {
+protected:
+    static constexpr std::int64_t kBlocks = 33000, kLast = 5, kWidth = 16, kHeads = 32, kKvHeads = 8, kHeadDim = 128, kContext = 34000;
+    static constexpr std::int64_t kTokens = kBlocks * kWidth, kLastTokens = kLast * kWidth;
+    static_assert(kTokens * kHeads * kHeadDim > std::int64_t{1} << 31);
+
+    void SetUp() override {
+        CudaAnchorAttentionRandom::SetUp();
+        std::size_t free = 0, all = 0;
+        if (!IsSkipped() && (cudaMemGetInfo(&free, &all) != cudaSuccess || free < std::size_t{26} << 30))
+            GTEST_SKIP() << "less than 26 GiB";
+    }
+    // A new tensor on the device: of NaN, or of one random stretch over and over.
+    Tensor poisoned(const Shape& shape, DType dtype = DType::kBF16) {
+        Tensor tensor{nullptr, dtype, shape, {DeviceType::kCuda, 0}};
+        memory_.push_back(std::make_unique<DeviceBytes>(tensor.bytes()));
+        memory_.back()->poison();
+        tensor.data = memory_.back()->data();
+        return tensor;
+    }
+    Tensor random(const Shape& shape, std::uint64_t seed) {
+        constexpr std::size_t kStretch = 999983;
+        const Tensor tensor = poisoned(shape);
+        const std::vector<std::uint16_t> stretch = to_bf16(random_bf16(kStretch, seed));
+        auto* to = static_cast<char*>(tensor.data);
+        std::size_t filled = std::min(2 * kStretch, tensor.bytes());
+        DFLASH_CUDA(cudaMemcpy(to, stretch.data(), filled, cudaMemcpyHostToDevice));
+        while (filled < tensor.bytes()) {
+            const std::size_t more = std::min(filled, tensor.bytes() - filled);
+            DFLASH_CUDA(cudaMemcpy(to + filled, to, more, cudaMemcpyDeviceToDevice));
+            filled += more;
+        }
+        return tensor;
+    }
+    Tensor integers(const std::vector<int>& values) {
+        const Tensor tensor = poisoned({static_cast<std::int64_t>(values.size())}, DType::kI32);
+        memory_.back()->upload(values);
+        return tensor;
+    }
+    static std::vector<double> values(const Tensor& tensor) {
+        std::vector<std::uint16_t> bits(static_cast<std::size_t>(tensor.elements()));
+        DFLASH_CUDA(cudaMemcpy(bits.data(), tensor.data, tensor.bytes(), cudaMemcpyDeviceToHost));
+        std::vector<double> doubles(bits.size());
+        std::transform(bits.begin(), bits.end(), doubles.begin(), [](std::uint16_t b) { return bf16_to_float(b); });
+        return doubles;
+    }
+    void run(const AnchorAttentionBackwardParams& p) const {
+        const Stream stream{{DeviceType::kCuda, 0}, nullptr};
+        cuda::launch_anchor_attention_forward(stream, {p.q, p.k_context, p.v_context, p.k_block, p.v_block, p.mask, p.scale, p.out, p.lse},
+                                              GetParam(), 0);
+        cuda::launch_anchor_attention_backward(stream, p, GetParam(), 0);
+        DFLASH_CUDA(cudaDeviceSynchronize());
+    }
+
+    std::vector<std::unique_ptr<DeviceBytes>> memory_;
+};
+
+TEST_P(CudaAnchorAttentionLongIndices, TheLastBlocksGetWhatTheyGetAlone) {
+    const Shape query{kTokens, kHeads, kHeadDim}, key{kTokens, kKvHeads, kHeadDim}, context{kContext, kKvHeads, kHeadDim};
+    std::vector<int> anchors(kBlocks);
+    std::iota(anchors.begin(), anchors.end(), static_cast<int>(kContext - kBlocks));
+    const auto part_of = [&](const Tensor& whole) { return whole.slice_rows(kTokens - kLastTokens, kLastTokens); };
+
+    AnchorAttentionBackwardParams all;
+    all.q = random(query, 1);
+    all.k_context = random(context, 2);
+    all.v_context = random(context, 3);
+    all.k_block = random(key, 4);
+    all.v_block = random(key, 5);
+    all.d_out = random(query, 6);
+    all.mask = {integers(std::vector<int>(kBlocks, 0)), integers(anchors), kBlocks, kWidth, /*window=*/70, /*causal_block=*/true};
+    all.scale = 0.088F;
+    AnchorAttentionBackwardParams alone = all;
+    alone.mask.num_live = kLast;
+    for (Tensor AnchorAttentionBackwardParams::*input : {&AnchorAttentionBackwardParams::q, &AnchorAttentionBackwardParams::k_block,
+                                                         &AnchorAttentionBackwardParams::v_block, &AnchorAttentionBackwardParams::d_out}) {
+        alone.*input = part_of(all.*input);
+    }
+    alone.mask.begin_row = integers(std::vector<int>(kLast, 0));
+    alone.mask.anchor_row = integers({anchors.end() - kLast, anchors.end()});
+    for (AnchorAttentionBackwardParams* p : {&all, &alone}) {
+        const std::int64_t tokens = p->q.rows();
+        p->out = poisoned({tokens, kHeads, kHeadDim});
+        p->d_q = poisoned({tokens, kHeads, kHeadDim});
+        p->d_k_block = poisoned({tokens, kKvHeads, kHeadDim});
+        p->d_v_block = poisoned({tokens, kKvHeads, kHeadDim});
+        p->d_k_context = poisoned(context);
+        p->d_v_context = poisoned(context);
+        p->lse = poisoned({tokens, kHeads}, DType::kF32);
+        p->delta = poisoned({tokens, kHeads}, DType::kF32);
+        run(*p);
+    }
+    const auto same = [](const Tensor& got, const Tensor& expected) {
+        const std::vector<double> a = values(got), b = values(expected);
+        return close(std::span<const double>(a), std::span<const double>(b), kOpBf16);
+    };
+    EXPECT_TRUE(same(part_of(all.out), alone.out)) << "out";
+    EXPECT_TRUE(same(part_of(all.d_q), alone.d_q)) << "d_q";
+    EXPECT_TRUE(same(part_of(all.d_k_block), alone.d_k_block)) << "d_k_block";
+    EXPECT_TRUE(same(part_of(all.d_v_block), alone.d_v_block)) << "d_v_block";
+}
+INSTANTIATE_TEST_SUITE_P(Kernels, CudaAnchorAttentionLongIndices, ::testing::Values(kPortable, kHopper),
+                         [](const auto& instance) { return kernel_name(instance.param); });
 
 }  // namespace
 }  // namespace dflash::testing
