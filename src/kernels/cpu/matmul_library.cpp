@@ -2,6 +2,8 @@
 // Matrix products of the CPU: oneDNN matmul primitives in f32, scratch from the context's workspace.
 // Compiling a primitive takes about half a millisecond and maps memory, hence the pieces below: any number of rows is made of at
 // most a handful of them, and prepare() compiles every piece that a shape can need.
+// Without AVX-512 oneDNN takes another path, whose sums depend on the number of rows and which allocates in every call: there the
+// products are our own (vector_matmul.h), slower but with the same laws.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include <unordered_map>
 
 #include "kernels/backends.h"
+#include "kernels/cpu/vector_matmul.h"
 
 namespace dflash::cpu {
 
@@ -193,12 +196,38 @@ private:
     std::unordered_map<std::uint64_t, dnnl::reorder> packings_;  // by k and n
 };
 
+class VectorLibrary final : public MatmulLibrary {
+public:
+    void forward(const Context&, const LinearForwardParams& p) override {
+        const std::int64_t in = p.x.row_elements(), out = p.y.row_elements();
+        vector_matmul(p.x.rows(), out, in, {p.x.f32(), in, 1}, {p.weight.f32(), 1, in}, p.y.f32(), p.write == Write::kAccumulate);
+    }
+    void backward_input(const Context&, const LinearBackwardInputParams& p) override {
+        const std::int64_t in = p.d_x.row_elements(), out = p.d_y.row_elements();
+        vector_matmul(p.d_y.rows(), in, out, {p.d_y.f32(), out, 1}, {p.weight.f32(), in, 1}, p.d_x.f32(), p.write == Write::kAccumulate);
+    }
+    void backward_weight(const Context&, const LinearBackwardWeightParams& p) override {
+        const std::int64_t in = p.d_weight.row_elements(), out = p.d_weight.rows();
+        vector_matmul(out, in, p.x.rows(), {p.d_y.f32(), 1, out}, {p.x.f32(), in, 1}, p.d_weight.f32(), p.write == Write::kAccumulate);
+    }
+    void prepare(const std::vector<LinearShape>&) override {}
+};
+
+bool library_keeps_rows_apart() {
+    constexpr auto kAvx512 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
+    return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kAvx512) == kAvx512;
+}
+
 }  // namespace
 
-std::unique_ptr<MatmulLibrary> make_matmul_library(Device) { return std::make_unique<OneDnnLibrary>(); }
+std::unique_ptr<MatmulLibrary> make_matmul_library(Device) {
+    if (library_keeps_rows_apart()) return std::make_unique<OneDnnLibrary>();
+    return std::make_unique<VectorLibrary>();
+}
 
 std::size_t linear_workspace_bytes(const std::vector<LinearShape>& shapes) {
     std::size_t bytes = 0;
+    if (!library_keeps_rows_apart()) return bytes;
     for (const LinearShape& shape : shapes) {
         for_each_product(shape, [&bytes](const Product& product) {
             bytes = std::max(bytes, packed_bytes(product) + describe(product).scratchpad_desc().get_size());
