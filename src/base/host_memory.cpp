@@ -45,5 +45,6 @@ std::size_t host_memory_available_bytes() {
 
 std::size_t resident_bytes() { return proc_value("/proc/self/status", "VmRSS"); }
 std::size_t resident_peak_bytes() { return proc_value("/proc/self/status", "VmHWM"); }
+std::size_t resident_file_bytes() { return proc_value("/proc/self/status", "RssFile"); }
 
 }  // namespace dflash

@@ -11,5 +11,7 @@ std::size_t host_memory_available_bytes();
 // Resident size of this process now, and its largest so far.
 std::size_t resident_bytes();
 std::size_t resident_peak_bytes();
+// The part of the resident size that is pages of files, programs and libraries among them: how many the kernel keeps mapped is up to it.
+std::size_t resident_file_bytes();
 
 }  // namespace dflash

@@ -33,6 +33,8 @@ TEST(ByteSize, FormatsWithAUnit) {
 TEST(HostMemory, ThisProcessIsResidentWithinTheMachine) {
     EXPECT_GT(resident_bytes(), 100000U);
     EXPECT_GE(resident_peak_bytes(), resident_bytes());
+    EXPECT_GT(resident_file_bytes(), 0U);
+    EXPECT_LT(resident_file_bytes(), resident_bytes());
     EXPECT_GT(host_memory_available_bytes(), 0U);
 }
 

@@ -42,6 +42,12 @@ __device__ __forceinline__ SeenBits seen_in_tile(const RowBounds* rows, int row,
     return seen_by_rows<kKeys / 8>(bounds, t, threadIdx.x % 32);
 }
 
+// What a consumer keeps of the item it is at, while the next one's first scores are made.
+struct ForwardItem {
+    int kv_head, token, tiles, query_stage;
+    OnlineSoftmax softmax;
+};
+
 template <int kD>
 __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardShared<kD>& shared, const void* out, float* lse) {
     const int unit = static_cast<int>(uniform(threadIdx.x / 128));
@@ -51,93 +57,60 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
     RingCursor<kItemStages> item_at;
     RingCursor<kForwardQueryStages> query_at;
     RingCursor<kKeyStages> k_at, v_at;
-    if (kTakeTurns && unit == 1) named_arrive(kOrderBarrier, kConsumerThreads);  // unit 0 goes first
-    for (;; item_at.advance()) {
-        wait_full(shared.items, item_at);
+    float o[kD / 8][4], s[kKeys / 8][4], rescale[2];
+    std::uint32_t packed[kKeys / 8][2];
+
+    // Of the next key tile, for the queries at query_at.
+    const auto issue_scores = [&] {
+        const Operand q = operand(shared.query[query_at.stage][0] + unit * kUnitBytes<kD>, 0);
+        const Operand k = operand(shared.k[k_at.stage], 0);
+        wait_full(shared.ks, k_at);
+        if (kTakeTurns) named_sync(kOrderBarrier + unit, kConsumerThreads);
+        multiply_fence();
+        issue_rows<kD, kUnitPanelBytes, kKeyPanelBytes>(s, q, k);
+        multiply_commit();
+    };
+    const auto pass_turn = [&] {
+        if (kTakeTurns) named_arrive(kOrderBarrier + 1 - unit, kConsumerThreads);
+    };
+    // Of the value tile whose weights are packed, once the cleaner has passed it.
+    const auto issue_output = [&](bool accumulate) {
+        const Operand v = operand(shared.v[v_at.stage], kKeyPanelBytes);
+        wait_full(shared.vs, v_at);
+        barrier_wait(&shared.clean[v_at.stage], v_at.parity);
+        multiply_fence();
+        issue_columns<kD>(o, packed, v, accumulate);
+        multiply_commit();
+    };
+    // Scores of tile i of the item at item_at become weights.
+    const auto weigh = [&](int i, OnlineSoftmax& softmax) {
+        pin(s);
+        release(shared.ks, k_at.stage);
+        k_at.advance();
         const QueryItem& item = shared.item[item_at.stage];
-        const int kv_head = item.kv_head;
-        if (kv_head < 0) return;
-        const QueryPlan& plan = item.plan;
-        const int token = item.token + unit * p.unit_tokens;
-        const RowBounds* rows = item.rows + unit * kUnit;
-        float o[kD / 8][4];
-        OnlineSoftmax softmax;
-        unsigned char* unit_tile = shared.query[query_at.stage][0] + unit * kUnitBytes<kD>;
-        wait_full(shared.queries, query_at);
-        if (plan.tiles > 0) {
-            const Operand q = operand(unit_tile, 0);
-            float s[kKeys / 8][4];
-            std::uint32_t packed[kKeys / 8][2];
-            float rescale[2];
-            const auto issue_scores = [&] {
-                const Operand k = operand(shared.k[k_at.stage], 0);
-                wait_full(shared.ks, k_at);
-                if (kTakeTurns) named_sync(kOrderBarrier + unit, kConsumerThreads);
-                multiply_fence();
-                issue_rows<kD, kUnitPanelBytes, kKeyPanelBytes>(s, q, k);
-                multiply_commit();
-            };
-            // Of tile i, once the cleaner has passed it.
-            const auto issue_output = [&](int i) {
-                const Operand v = operand(shared.v[v_at.stage], kKeyPanelBytes);
-                wait_full(shared.vs, v_at);
-                barrier_wait(&shared.clean[v_at.stage], v_at.parity);
-                multiply_fence();
-                issue_columns<kD>(o, packed, v, i > 0);
-                multiply_commit();
-            };
-            const auto mask_scores = [&](int i) {
-                const KeyTile t = plan.tile(i);
-                if (!plan.full(t)) fill_unseen(s, seen_in_tile(rows, row, t), -__builtin_huge_valf());
-            };
-
-            issue_scores();
-            if (kTakeTurns) named_arrive(kOrderBarrier + 1 - unit, kConsumerThreads);
-            multiply_wait<0>();
-            pin(s);
-            release(shared.ks, k_at.stage);
-            k_at.advance();
-            mask_scores(0);
-            softmax.step(s, scale2, rescale);
-            pack_fragments(s, packed);
-
-            // Scores of tile i beside the output of tile i - 1; the softmax of tile i under both.
-            for (int i = 1; i < plan.tiles; ++i) {
-                issue_scores();
-                issue_output(i - 1);
-                if (kTakeTurns) named_arrive(kOrderBarrier + 1 - unit, kConsumerThreads);
-                multiply_wait<1>();
-                pin(s);
-                release(shared.ks, k_at.stage);
-                k_at.advance();
-                mask_scores(i);
-                softmax.step(s, scale2, rescale);
-                multiply_wait<0>();
-                pin(o);
-                pin(s);
-                release(shared.vs, v_at.stage);
-                v_at.advance();
-                pack_fragments(s, packed);
-                rescale_changed_rows(o, rescale);
-            }
-            issue_output(plan.tiles - 1);
-            multiply_wait<0>();
-            pin(o);
-            release(shared.vs, v_at.stage);
-            v_at.advance();
-        }
-        release_read(shared.items, item_at.stage);
-
-        const UnitRow query[2] = {{p, token, row, kv_head}, {p, token, row + 8, kv_head}};
+        const KeyTile t = item.plan.tile(i);
+        if (!item.plan.full(t)) fill_unseen(s, seen_in_tile(item.rows + unit * kUnit, row, t), -__builtin_huge_valf());
+        softmax.step(s, scale2, rescale);
+    };
+    const auto output_done = [&] {
+        multiply_wait<0>();
+        pin(o);
+        pin(s);
+        release(shared.vs, v_at.stage);
+        v_at.advance();
+    };
+    const auto store_output = [&](ForwardItem& done) {
+        const UnitRow query[2] = {{p, done.token, row, done.kv_head}, {p, done.token, row + 8, done.kv_head}};
         const bool live[2] = {query[0].live(p), query[1].live(p)};
         float inverse[2], row_lse[2];
-        softmax.finish(scale2, live, inverse, row_lse);
+        done.softmax.finish(scale2, live, inverse, row_lse);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             if (query[h].exists(p) && lane % 4 == 0) lse[query[h].index(p)] = row_lse[h];
         }
         rescale_rows(o, inverse);
         // Through Q's place, which the unit no longer needs.
+        unsigned char* unit_tile = shared.query[done.query_stage][0] + unit * kUnitBytes<kD>;
         named_sync(kUnitBarrier + unit, 128);
         stage_rows<kD>(o, unit_tile, row - lane / 4, live, lane);
         fence_async_proxy();
@@ -145,12 +118,60 @@ __device__ __forceinline__ void consume_forward(const HopperProblem& p, ForwardS
         if (threadIdx.x % 128 == 0) {
 #pragma unroll
             for (int panel = 0; panel < kD / kPanelColumns; ++panel)
-                store_box(unit_tile + panel * kUnitPanelBytes, out, panel * kPanelColumns, kv_head * p.group, token);
+                store_box(unit_tile + panel * kUnitPanelBytes, out, panel * kPanelColumns, done.kv_head * p.group, done.token);
             store_read_wait();
         }
-        release(shared.queries, query_at.stage);
+        release(shared.queries, done.query_stage);
+    };
+    const auto take_item = [&] {
+        const QueryItem& item = shared.item[item_at.stage];
+        return ForwardItem{item.kv_head, item.token + unit * p.unit_tokens, item.plan.tiles, query_at.stage, {}};
+    };
+
+    if (kTakeTurns && unit == 1) named_arrive(kOrderBarrier, kConsumerThreads);  // unit 0 goes first
+    wait_full(shared.items, item_at);
+    if (shared.item[0].kv_head < 0) return;
+    ForwardItem item = take_item();
+    wait_full(shared.queries, query_at);
+    issue_scores();
+    pass_turn();
+    multiply_wait<0>();
+    weigh(0, item.softmax);
+    pack_fragments(s, packed);
+    for (;;) {
+        // Scores of tile i beside the output of tile i - 1; the softmax of tile i under both.
+        for (int i = 1; i < item.tiles; ++i) {
+            issue_scores();
+            issue_output(i > 1);
+            pass_turn();
+            multiply_wait<1>();
+            weigh(i, item.softmax);
+            output_done();
+            pack_fragments(s, packed);
+            rescale_changed_rows(o, rescale);
+        }
+        release_read(shared.items, item_at.stage);
+        item_at.advance();
+        wait_full(shared.items, item_at);
+        ForwardItem next = take_item();
+        if (next.kv_head < 0) break;
+        // The same across items: the next one's first scores beside the last output.
         query_at.advance();
+        next.query_stage = query_at.stage;
+        wait_full(shared.queries, query_at);
+        issue_scores();
+        issue_output(item.tiles > 1);
+        pass_turn();
+        multiply_wait<1>();
+        weigh(0, next.softmax);
+        output_done();
+        store_output(item);
+        pack_fragments(s, packed);
+        item = next;
     }
+    issue_output(item.tiles > 1);
+    output_done();
+    store_output(item);
 }
 
 template <int kD>
@@ -170,8 +191,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 
 // ---------------------------------------------------------------- dQ
 
-constexpr bool kQueryTurns = false;
-
 template <int kD>
 using BackwardQueryShared = QueryShared<kD, 2, 1>;
 
@@ -184,7 +203,6 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
     RingCursor<kItemStages> item_at;
     RingCursor<1> query_at;
     RingCursor<kKeyStages> k_at, v_at;
-    if (kQueryTurns && unit == 1) named_arrive(kOrderBarrier, kConsumerThreads);
     for (;; item_at.advance()) {
         wait_full(shared.items, item_at);
         const QueryItem& item = shared.item[item_at.stage];
@@ -202,22 +220,31 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
             const Operand grad = operand(shared.query[query_at.stage][1] + unit * kUnitBytes<kD>, 0);
             float s[kKeys / 8][4], dp[kKeys / 8][4];
             std::uint32_t packed[kKeys / 8][2];
-            for (int i = 0; i < plan.tiles; ++i) {
-                const KeyTile t = plan.tile(i);
-                const bool full = plan.full(t);
-                const Operand k = operand(shared.k[k_at.stage], kKeyPanelBytes);
-                const Operand v = operand(shared.v[v_at.stage], 0);
+            const auto issue_scores = [&] {
+                const Operand k = operand(shared.k[k_at.stage], 0);
                 wait_full(shared.ks, k_at);
                 barrier_wait(&shared.clean[k_at.stage], k_at.parity);
-                if (kQueryTurns) named_sync(kOrderBarrier + unit, kConsumerThreads);
                 multiply_fence();
                 issue_rows<kD, kUnitPanelBytes, kKeyPanelBytes>(s, q, k);
                 multiply_commit();
+            };
+            const auto issue_weight_gradients = [&] {
+                const Operand v = operand(shared.v[v_at.stage], 0);
                 wait_full(shared.vs, v_at);
                 multiply_fence();
                 issue_rows<kD, kUnitPanelBytes, kKeyPanelBytes>(dp, grad, v);
                 multiply_commit();
-                if (kQueryTurns) named_arrive(kOrderBarrier + 1 - unit, kConsumerThreads);
+            };
+            const auto issue_query_gradients = [&](int stage, bool accumulate) {
+                const Operand k = operand(shared.k[stage], kKeyPanelBytes);
+                multiply_fence();
+                issue_columns<kD>(dq, packed, k, accumulate);
+                multiply_commit();
+            };
+            // The scores of tile i and the gradients of their weights, both on their way, become packed gradients of the scores.
+            const auto differentiate = [&](int i) {
+                const KeyTile t = plan.tile(i);
+                const bool full = plan.full(t);
                 multiply_wait<1>();
                 pin(s);
                 SeenBits seen{};
@@ -235,7 +262,6 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
                 pin(s);
                 release(shared.vs, v_at.stage);
                 v_at.advance();
-                if (i + 1 == plan.tiles) release(shared.queries, query_at.stage);
                 if (!full) fill_unseen(dp, seen, 0.0F);
 #pragma unroll
                 for (int n = 0; n < kKeys / 8; ++n) {
@@ -243,15 +269,31 @@ __device__ __forceinline__ void consume_query(const HopperProblem& p, BackwardQu
                     for (int e = 0; e < 4; ++e) s[n][e] *= dp[n][e] - sums[e / 2].y;
                 }
                 pack_fragments(s, packed);
-                pin(dq);
-                multiply_fence();
-                issue_columns<kD>(dq, packed, k, i > 0);
-                multiply_commit();
-                multiply_wait<0>();
-                pin(dq);
-                release(shared.ks, k_at.stage);
+            };
+
+            issue_scores();
+            issue_weight_gradients();
+            differentiate(0);
+            // The scores of tile i follow dQ of tile i - 1 without a gap.
+            for (int i = 1; i < plan.tiles; ++i) {
+                const int done = k_at.stage;
                 k_at.advance();
+                pin(dq);
+                issue_query_gradients(done, i > 1);
+                issue_scores();
+                multiply_wait<1>();
+                pin(dq);
+                release(shared.ks, done);
+                issue_weight_gradients();
+                differentiate(i);
             }
+            release(shared.queries, query_at.stage);
+            pin(dq);
+            issue_query_gradients(k_at.stage, plan.tiles > 1);
+            multiply_wait<0>();
+            pin(dq);
+            release(shared.ks, k_at.stage);
+            k_at.advance();
         }
         query_at.advance();
         release_read(shared.items, item_at.stage);
@@ -571,17 +613,32 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
             const Operand k = operand(shared.pair[pair_at.stage][0] + half * kUnitPanelBytes, 0);
             const Operand v = operand(shared.pair[pair_at.stage][1] + half * kUnitPanelBytes, 0);
             float s[kUnit / 8][4], dp[kUnit / 8][4];
-            for (int i = first; i < last; ++i, unit_at.advance(), column_at.advance()) {
-                wait_full(shared.units, unit_at);
+            std::uint32_t p_packed[kUnit / 8][2], ds_packed[kUnit / 8][2];
+            const auto issue_scores = [&] {
                 const Operand q = operand(shared.moving[unit_at.stage][0], kUnitPanelBytes);
-                const Operand grad = operand(shared.moving[unit_at.stage][1], kUnitPanelBytes);
-                const UnitColumns& columns = shared.columns[column_at.stage];
+                wait_full(shared.units, unit_at);
                 multiply_fence();
                 issue_rows<kD, kKeyPanelBytes, kUnitPanelBytes>(s, k, q);
                 multiply_commit();
+            };
+            const auto issue_weight_gradients = [&] {
+                const Operand grad = operand(shared.moving[unit_at.stage][1], kUnitPanelBytes);
+                multiply_fence();
                 issue_rows<kD, kKeyPanelBytes, kUnitPanelBytes>(dp, v, grad);
                 multiply_commit();
+            };
+            const auto issue_key_gradients = [&](int stage, bool accumulate) {
+                const Operand q = operand(shared.moving[stage][0], kUnitPanelBytes);
+                const Operand grad = operand(shared.moving[stage][1], kUnitPanelBytes);
+                multiply_fence();
+                issue_columns<kD>(dv, p_packed, grad, accumulate);
+                issue_columns<kD>(dk, ds_packed, q, accumulate);
+                multiply_commit();
+            };
+            // The scores of a unit and the gradients of their weights, both on their way, become packed weights and gradients of the scores.
+            const auto differentiate = [&] {
                 wait_full(shared.column_ring, column_at);
+                const UnitColumns& columns = shared.columns[column_at.stage];
                 const bool full = columns.covers(half_begin, half_begin + kUnit);
                 float2 lse2[kUnit / 8];  // loaded early: the products keep shared memory busy
 #pragma unroll
@@ -593,20 +650,14 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
                     seen = seen_by_columns<kUnit / 8>(columns.bounds, key, lane);
                     fill_unseen(s, seen, -__builtin_huge_valf());
                 }
-                std::uint32_t p_packed[kUnit / 8][2], ds_packed[kUnit / 8][2];
 #pragma unroll
                 for (int n = 0; n < kUnit / 8; ++n) {
 #pragma unroll
                     for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(fmaf(s[n][e], scale2, e % 2 == 0 ? -lse2[n].x : -lse2[n].y));
                 }
                 pack_fragments(s, p_packed);
-                pin(dv);
-                multiply_fence();
-                issue_columns<kD>(dv, p_packed, grad, i > first);
-                multiply_commit();
-                multiply_wait<1>();
+                multiply_wait<0>();
                 pin(dp);
-                if (i + 1 == last) release(shared.pairs, pair_at.stage);
                 if (!full) fill_unseen(dp, seen, 0.0F);
 #pragma unroll
                 for (int n = 0; n < kUnit / 8; ++n) {
@@ -615,17 +666,41 @@ __device__ __forceinline__ void consume_key(const HopperProblem& p, KeyShared<kD
                     for (int e = 0; e < 4; ++e) dp[n][e] = s[n][e] * (dp[n][e] - (e % 2 == 0 ? delta.x : delta.y));
                 }
                 release_read(shared.column_ring, column_at.stage);
+                column_at.advance();
                 pack_fragments(dp, ds_packed);
-                pin(dk);
-                multiply_fence();
-                issue_columns<kD>(dk, ds_packed, q, i > first);
-                multiply_commit();
-                multiply_wait<0>();
-                pin(dk);
-                pin(dv);
-                release(shared.units, unit_at.stage);
+            };
+
+            if (first < last) {
+                issue_scores();
+                issue_weight_gradients();
+                differentiate();
+                // The scores of unit i follow dV and dK of unit i - 1 without a gap.
+                for (int i = first + 1; i < last; ++i) {
+                    const int done = unit_at.stage;
+                    unit_at.advance();
+                    pin(dv);
+                    pin(dk);
+                    issue_key_gradients(done, i > first + 1);
+                    issue_scores();
+                    multiply_wait<1>();
+                    pin(dv);
+                    pin(dk);
+                    release(shared.units, done);
+                    issue_weight_gradients();
+                    differentiate();
+                }
             }
-            if (first >= last) release(shared.pairs, pair_at.stage);
+            release(shared.pairs, pair_at.stage);
+            if (first < last) {
+                pin(dv);
+                pin(dk);
+                issue_key_gradients(unit_at.stage, last > first + 1);
+                multiply_wait<0>();
+                pin(dv);
+                pin(dk);
+                release(shared.units, unit_at.stage);
+                unit_at.advance();
+            }
             pair_at.advance();
             skip(item.units - last);
         }

@@ -248,7 +248,11 @@ __device__ __forceinline__ void plan_query_items(const HopperProblem& p, QuerySh
             out.rows[32 * i + lane] = rows[i];
             if (kOperands == 2) out.sums[32 * i + lane] = sums[i];
         }
-        const QueryPlan plan = key_plan<kKeys, kFold>(p.mask, token, token + tile_tokens);
+        QueryPlan plan = key_plan<kKeys, kFold>(p.mask, token, token + tile_tokens);
+        if (kOperands == 1 && plan.tiles == 0) {  // forward's pipeline has no gaps: dead tokens take a tile that they do not see
+            plan.span = {0, 0, 0, 0};
+            plan.tiles = 1;
+        }
         if (lane == 0) {
             out.kv_head = kv_head;
             out.token = token;
